@@ -36,16 +36,32 @@ def idle(own: float | None, ran: float | None, step: float, around: Surroundings
     return max(0.0, own - ran - around.queueing * step)
 
 
-def idle_of(rank: Rank, around: Surroundings) -> float | None:
-    """Idle seconds of a rank by its own records, by medians after warm-up; None: unknown."""
+class IdleShare(NamedTuple):
+    """Bounds on the share of a phase, 0..1, in which the main thread was idle."""
+
+    least: float
+    most: float
+
+
+def idle_share(rank: Rank, phase: int, around: Surroundings) -> IdleShare | None:
+    """How much of a phase a rank was idle by its own records, by medians after warm-up; None:
+    unknown. CPU time is known of whole steps only, so the rank may have been idle in the rest of
+    its own work instead."""
     records = after_warm_up(rank.steps)
-    if not len(records) or device_kind(rank) != "cpu":
+    phases = records["phases"]
+    spent = phases[~np.isnan(phases[:, phase]), phase]
+    if not len(spent) or device_kind(rank) != "cpu":
         return None  # beside a device the main thread is idle by design
     wall = records["wall_ns"] * 1e-9
-    in_collectives = np.nan_to_num(records["phases"][:, [WAIT, COMMUNICATION]]).sum(axis=1)
+    in_collectives = np.nan_to_num(phases[:, [WAIT, COMMUNICATION]]).sum(axis=1)
     ran = float(np.median(records["cpu_s"]))
     own, step = float(np.median(wall - in_collectives)), float(np.median(wall))
-    return idle(own, None if isnan(ran) else ran, step, around)
+    seconds = idle(own, None if isnan(ran) else ran, step, around)
+    in_phase = float(np.median(spent))
+    if seconds is None or in_phase <= 0:
+        return None
+    most = min(1.0, seconds / in_phase)
+    return IdleShare(min(most, max(0.0, seconds - (own - in_phase)) / in_phase), most)
 
 
 MOST_GENERATIONS = 8

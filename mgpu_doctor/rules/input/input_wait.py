@@ -164,9 +164,11 @@ def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iter
     if fed.ready is not None:
         measure = "share of that wait in steps whose batch was ready when requested"
         yield Evidence(measure, fed.ready, "fraction", MOSTLY, source)
+    least_idle, most_idle = fed.idle or (None, None)
     sampled = (
         ("share of time in which a worker ran or waited for a core", fed.working, "computes"),
-        ("share of the wait in which the main thread slept", fed.idle, "waits"),
+        ("minimum share of the wait in which the main thread slept", least_idle, "waits"),
+        ("maximum share of the wait in which the main thread slept", most_idle, "waits"),
         ("use of the host's cores", fed.cpu, "saturated"),
     )
     for measure, value, limit in sampled:
@@ -203,9 +205,11 @@ RULES = (
             "The input phase, from requesting a batch to having it, as a share of the step, on the "
             "rank that waits least. The cost is a what-if over the same steps. The cause comes "
             "from the loader's settings and from the scheduler's counters: whether its workers "
-            "(without workers: the main thread) ran, waited for a core or slept. A GPU that still "
-            "has queued work when the forward pass begins waited for no data: what it did while "
-            "its host fetched the batch was work (not yet seen on a GPU)."
+            "(without workers: the main thread) ran, waited for a core or slept. CPU time is "
+            "measured per step. Without workers, the cause is therefore given only if it holds "
+            "wherever in the step the main thread slept. A GPU that still has queued work when the "
+            "forward pass begins waited for no data: what it did while its host fetched the batch "
+            "was work (not yet seen on a GPU)."
         ),
         thresholds=(
             "Warning if steps without the wait would be 5 % shorter. Info if batches are ready "

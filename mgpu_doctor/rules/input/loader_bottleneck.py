@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 
-from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, IdleShare, idle_share
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import at_epoch_starts
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up
@@ -17,7 +17,7 @@ from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Loader
-from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.rule import Limit, Limits
 
 ON_DISK = 0.2
@@ -83,8 +83,8 @@ class Feeding:
     """The job sometimes uses up its CPU quota."""
     working: float | None
     """Share of time in which a worker ran or waited for a core."""
-    idle: float | None
-    """Without workers: share of the wait for data in which the main thread slept."""
+    idle: IdleShare | None
+    """Without workers: how much of the wait for data the main thread slept."""
     on_disk: bool
     """The process that makes the batches often waits for a disk."""
     first: float | None
@@ -125,9 +125,7 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
         ready = _middle(_ready_share(rank) for rank in ranks)
     else:
         pairs = zip(ranks, around, strict=True)
-        idle = _middle(
-            _idle_share(rank, idle_of(rank, surroundings)) for rank, surroundings in pairs
-        )
+        idle = _middle_idle(idle_share(rank, INPUT, surroundings) for rank, surroundings in pairs)
         on_disk = _middle(surroundings.on_disk for surroundings in around)
     why = _why(working, idle, ready, limits) if first is None else Why.STARTS
     if why is not Why.STARTS and ranks and all(_only_divides(rank) for rank in ranks):
@@ -156,15 +154,17 @@ def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
     return sum(known) / len(known) / 100 if known else None
 
 
-def _why(working: float | None, idle: float | None, ready: float | None, limits: Limits) -> Why:
+def _why(working: float | None, idle: IdleShare | None, ready: float | None, limits: Limits) -> Why:
     if ready is not None and ready >= MOSTLY:
         return Why.HANDED_OVER
     if working is not None:
         if working >= limits["computes"]:
             return Why.COMPUTES
         return Why.WAITS if working <= 1 - limits["computes"] else Why.UNKNOWN
-    if idle is not None:
-        return Why.WAITS if idle >= limits["waits"] else Why.COMPUTES
+    if idle is not None and idle.least >= limits["waits"]:
+        return Why.WAITS
+    if idle is not None and idle.most < limits["waits"]:
+        return Why.COMPUTES
     return Why.UNKNOWN
 
 
@@ -190,11 +190,6 @@ def _ready_share(rank: Rank) -> float | None:
     return float(seconds[steps["flags"] & BATCH_READY != 0].sum()) / waited if waited > 0 else None
 
 
-def _idle_share(rank: Rank, idle: float | None) -> float | None:
-    waited = _wait(rank)
-    return min(1.0, idle / waited) if idle is not None and waited else None
-
-
 def _wait(rank: Rank) -> float | None:
     """Median wait for the batch of a step, in seconds; None: not measured."""
     seconds = after_warm_up(rank.steps)["phases"][:, INPUT]
@@ -205,6 +200,16 @@ def _wait(rank: Rank) -> float | None:
 def _middle(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else None
+
+
+def _middle_idle(shares: Iterable[IdleShare | None]) -> IdleShare | None:
+    """The bounds of the median rank. Of two ranks, what one did is not averaged with the other."""
+    known = [share for share in shares if share is not None]
+    if not known:
+        return None
+    least = sorted(share.least for share in known)[(len(known) - 1) // 2]
+    most = sorted(share.most for share in known)[len(known) // 2]
+    return IdleShare(least, most)
 
 
 def _number(rank: Rank) -> int:
@@ -276,7 +281,7 @@ def explain_wait(fed: Feeding, limits: Limits) -> str:
             + {
                 Why.WAITS: f", mostly waiting for {disk}.",
                 Why.COMPUTES: ", which takes CPU time.",
-                Why.UNKNOWN: ".",
+                Why.UNKNOWN: f".{_of_unknown(fed)}",
             }[fed.why]
         )
     if fed.why is Why.STARTS:
@@ -294,9 +299,21 @@ def explain_wait(fed: Feeding, limits: Limits) -> str:
     return {
         Why.WAITS: f"Making a batch does not overlap with training, and mostly waits for {disk}.",
         Why.COMPUTES: "Making a batch takes CPU time and does not overlap with training.",
-        Why.UNKNOWN: "Making a batch does not overlap with training. The reason for its duration "
-        "was not measured.",
+        Why.UNKNOWN: "Making a batch does not overlap with training."
+        + (_of_unknown(fed) or " The reason for its duration was not measured."),
     }[fed.why]
+
+
+def _of_unknown(fed: Feeding) -> str:
+    """Why it is unknown whether the main thread slept while it made a batch. Begins with a space;
+    empty if nothing was measured."""
+    if fed.idle is None:
+        return ""
+    return (
+        " Whether that computes or sleeps is unknown: CPU time is measured per step, and the main "
+        f"thread slept for between {format_share(fed.idle.least)} and "
+        f"{format_share(fed.idle.most)} of this wait."
+    )
 
 
 def _keeps_up(loader: Loader, why: Why) -> str:

@@ -171,8 +171,15 @@ def test_input_that_explains_little_of_the_gap_is_not_the_cause() -> None:
     assert only(Synthetic(faults=faults)).code == "straggler-compute"
 
 
-def sampled_job(doing: ProcessLoad, *, idle: float = 0.0, cpu: float = 50.0, **loader: Any) -> Case:
-    case = on_host(synthetic_case(job_with_input(0.010, **loader)))
+def sampled_job(
+    doing: ProcessLoad,
+    *,
+    wait: float = 0.010,
+    idle: float = 0.0,
+    cpu: float = 50.0,
+    **loader: Any,
+) -> Case:
+    case = on_host(synthetic_case(job_with_input(wait, **loader)))
     case = computing(case, dict.fromkeys(range(4), idle))
     return sampled(case, dict.fromkeys(range(4), doing), cpu_percent=cpu)
 
@@ -183,8 +190,12 @@ def bound(case: Case, settings: Settings = DEFAULTS) -> Finding:
     )
 
 
+LONG_SLEEP = {"wait": 0.100, "idle": 0.090}
+"""A wait that is long compared with the rest of the step (26 ms): most of the sleep is in it."""
+
+
 def test_without_workers_sleep_and_computation_are_distinguished() -> None:
-    asleep = bound(sampled_job(ProcessLoad(), idle=0.009, workers=0))
+    asleep = bound(sampled_job(ProcessLoad(), **LONG_SLEEP, workers=0))
     assert "waiting for storage, a network, a lock or a sleep" in asleep.cause
     computes = bound(sampled_job(ProcessLoad(), workers=0))
     assert "which takes CPU time" in computes.cause
@@ -193,15 +204,52 @@ def test_without_workers_sleep_and_computation_are_distinguished() -> None:
         assert "num_workers=4" in one.fixes[0].how
 
 
+def idle_shares(finding: Finding) -> list[Any]:
+    return [
+        evidence.value for evidence in finding.evidence if "main thread slept" in evidence.measure
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wait", "idle", "cause"),
+    [
+        (0.010, 0.000, "takes CPU time"),
+        (0.010, 0.009, "between 0 % and 9"),
+        (0.010, 0.020, "between 0 % and 100 %"),
+        (0.010, 0.035, "waiting for storage"),
+        (0.100, 0.060, "between 3"),
+        (0.100, 0.090, "waiting for storage"),
+    ],
+)
+def test_a_sleep_counts_as_the_loaders_only_if_the_rest_of_the_step_is_too_short_for_it(
+    wait: float, idle: float, cause: str
+) -> None:
+    """Only the CPU time of whole steps is known, so the forward pass may have slept."""
+    found = bound(sampled_job(ProcessLoad(), wait=wait, idle=idle, workers=0))
+    assert cause in found.cause
+    least, most = idle_shares(found)
+    rest = sum(BASE.values()) - BASE["input"]
+    assert least == pytest.approx(max(0.0, idle - rest) / wait, abs=0.1)
+    assert most == pytest.approx(min(1.0, idle / wait), abs=0.1)
+
+
+def test_of_two_ranks_a_sleep_of_one_is_not_averaged_with_the_other() -> None:
+    case = on_host(synthetic_case(job_with_input(0.100, ranks=2, workers=0)))
+    case = sampled(computing(case, {0: 0.100, 1: 0.0}), {})
+    found = bound(case)
+    assert "unknown" in found.cause
+    assert idle_shares(found) == pytest.approx([0.0, 1.0], abs=0.1)
+
+
 def test_a_main_thread_that_is_often_seen_waiting_for_a_disk() -> None:
     assert (
         "waiting for a disk"
-        in bound(sampled_job(ProcessLoad(state="D"), idle=0.009, workers=0)).cause
+        in bound(sampled_job(ProcessLoad(state="D"), **LONG_SLEEP, workers=0)).cause
     )
 
 
 def test_busy_cores_matter_to_what_computes_only() -> None:
-    asleep = bound(sampled_job(ProcessLoad(), idle=0.009, cpu=97.0, workers=0))
+    asleep = bound(sampled_job(ProcessLoad(), **LONG_SLEEP, cpu=97.0, workers=0))
     assert "busy" not in asleep.fixes[0].how
     computes = bound(sampled_job(ProcessLoad(), cpu=97.0, workers=0))
     assert "97 % busy: do less" in computes.fixes[0].how
@@ -266,8 +314,9 @@ def test_one_batch_ahead_is_little() -> None:
 
 
 def test_a_loop_without_a_loader() -> None:
-    asleep = bound(sampled_job(ProcessLoad(), idle=0.009))
+    asleep = bound(sampled_job(ProcessLoad(), **LONG_SLEEP))
     assert "does not overlap with training, and mostly waits" in asleep.cause
+    assert "computes or sleeps" in bound(sampled_job(ProcessLoad(), idle=0.009)).cause
     assert "Making a batch takes CPU time" in bound(sampled_job(ProcessLoad())).cause
 
 
@@ -332,7 +381,15 @@ def test_a_wait_is_for_dividing_if_all_ranks_divide(others: int, divided: bool) 
     assert ("Splitting a batch" in found.cause) is divided
 
 
-def test_half_of_the_wait_asleep_is_a_wait() -> None:
-    for idle, sleeps in ((0.0055, True), (0.0045, False)):
-        found = bound(sampled_job(ProcessLoad(), idle=idle, workers=0))
-        assert ("waiting for storage" in found.cause) is sleeps
+@pytest.mark.parametrize(
+    ("wait", "idle", "cause"),
+    [
+        (0.010, 0.0045, "takes CPU time"),
+        (0.010, 0.0055, "unknown"),
+        (0.100, 0.073, "unknown"),
+        (0.100, 0.079, "waiting for storage"),
+    ],
+)
+def test_half_of_the_wait_asleep_is_a_wait(wait: float, idle: float, cause: str) -> None:
+    """The rest of the step takes 26 ms."""
+    assert cause in bound(sampled_job(ProcessLoad(), wait=wait, idle=idle, workers=0)).cause
