@@ -149,6 +149,8 @@ class JobSnapshot:
     """Ranks that should be on this host and for which there is no process."""
     hosts: Annotated[tuple[Name, ...], Many] = ()
     """The hosts of the job, in the order of their pids (`PIDS`); empty: there is one."""
+    apart: bool = False
+    """Whether no rank is in a process group (`mgpu_probes.outside.jobs.RunningJob.apart`)."""
 
     @property
     def ranks(self) -> tuple[Process, ...]:

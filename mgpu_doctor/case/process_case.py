@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mgpu_probes.outside.jobs import RunningJob, UnreadSource
 
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.ending_records import Ending
 from mgpu_doctor.case.job_snapshots import JobSnapshot, Process, Unread
 from mgpu_doctor.case.model import (
@@ -25,6 +26,11 @@ from mgpu_doctor.case.placeholders import blank_rank
 from mgpu_doctor.case.this_machine import this_host
 
 GONE = (None, "Z", "X", "x")
+_IN_STEP = (
+    "torch/nn/modules/", "torch/_tensor.py", "torch/autograd/", "torch/optim/",
+    "torch/utils/data/dataloader.py",
+)  # fmt: skip
+"""Files of which a function on the stack shows that a process trains."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,6 +43,8 @@ def case_of(
     """A job without a recording. `booted`: when this machine booted, in seconds since the epoch;
     None: unknown. `endings`: the machine's ending records. Nothing else is known about its past:
     no steps, no console, and no end of a rank that left no zombie."""
+    if train_alone(snapshots):
+        job, snapshots = _number_by_start(job, snapshots)
     seen = {rank.pid: rank for snapshot in snapshots for rank in snapshot.ranks}
     alive = {process.rank for process in seen.values() if process.state not in GONE}
     ends = {
@@ -84,8 +92,50 @@ def case_of(
     )
 
 
+def train_alone(snapshots: Sequence[JobSnapshot]) -> bool:
+    """Whether the ranks train without a process group: they are in none, nor on their way into one,
+    and one of them was seen in a step."""
+    if not snapshots or not all(snapshot.apart for snapshot in snapshots):
+        return False
+    files = {
+        frame.file
+        for snapshot in snapshots
+        for rank in snapshot.ranks
+        if (stack := snapshot.stack(rank.pid)) is not None and stack.main is not None
+        for frame in stack.main.frames
+    }
+    joins = any("torch/distributed/" in file for file in files)
+    return not joins and any(part in file for part in _IN_STEP for file in files)
+
+
+def _number_by_start(
+    job: RunningJob, snapshots: Sequence[JobSnapshot]
+) -> tuple[RunningJob, list[JobSnapshot]]:
+    """The same, with ranks that are numbered in the order of their start, each in a world of its
+    own."""
+    started = sorted(job.ranks, key=lambda rank: (rank.start_ticks, rank.pid))
+    numbers = {rank.pid: number for number, rank in enumerate(started)}
+
+    def numbered(process: Process) -> Process:
+        number = numbers.get(process.pid, numbers.get(process.parent or 0))
+        return process if number is None else replace(process, rank=number, world_size=1)
+
+    return replace(job, world_size=None), [
+        replace(_without_places(snapshot), processes=tuple(map(numbered, snapshot.processes)))
+        for snapshot in snapshots
+    ]
+
+
+def _without_places(snapshot: JobSnapshot) -> JobSnapshot:
+    """The snapshot without what it could not see of the ranks' places in a process group."""
+    untold = tuple(source for source in snapshot.untold if source.source != "environment")
+    return replace(snapshot, untold=untold)
+
+
 def with_snapshots(case: Case, snapshots: Sequence[JobSnapshot]) -> Case:
     """A recorded job, with a snapshot of its processes."""
+    if are_independent(case.ranks):
+        snapshots = list(map(_without_places, snapshots))
     return replace(
         case,
         job_snapshots=(*case.job_snapshots, *snapshots),

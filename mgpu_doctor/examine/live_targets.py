@@ -20,6 +20,7 @@ from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang, list_unclear_processes, waits
 from mgpu_doctor.analysis.stacks.progress import measure_progress
+from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.earlier_runs import load_with_earlier_runs
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.flight_records import flight_of
@@ -118,6 +119,8 @@ def examine_target(target: Target, tell: Tell) -> Case:
         case = replace(case, device_samples=watch.samples if watch is not None else ())
     else:
         case = with_snapshots(recorded, snapshots)
+    if are_independent(case.ranks):
+        return case  # no recorder holds anything of a rank without a process group
     if analyse_hang(snapshots) is not None:
         gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_TIMEOUT)
         case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.unread)))
@@ -179,7 +182,8 @@ def _sockets(ranks: Iterable[Rank]) -> dict[int, str]:
 def _take_snapshots(
     job: RunningJob, aids: Mapping[int, Aid], tell: Tell, samples: int
 ) -> tuple[JobSnapshot, ...]:
-    """Snapshots of a job: three if it hangs, else `samples`, at least two."""
+    """Snapshots of a job: three if it hangs, else `samples`, at least two. Whether a rank without a
+    process group hangs says nothing about the others."""
     started = time.monotonic()
     snapshots = [_take_snapshot(job, aids)]
     first = _describe_first(snapshots)
@@ -188,9 +192,12 @@ def _take_snapshots(
     for seconds in CONFIRM_AFTER:
         time.sleep(max(0.0, started + seconds - time.monotonic()))
         snapshots.append(_take_snapshot(job, aids, suspects))
-        if analyse_hang(snapshots) is None:
+        if job.apart or analyse_hang(snapshots) is None:
             if len(snapshots) < samples:
-                tell("the job makes progress; sampling its stacks")
+                moves = (
+                    "its ranks are in no process group" if job.apart else "the job makes progress"
+                )
+                tell(f"{moves}; sampling its stacks")
             return _sample(job, aids, snapshots, samples)
         suspects = list_unclear_processes(snapshots)[:MAX_NATIVE]
         tell(f"{first}; confirming")

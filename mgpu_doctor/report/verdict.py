@@ -152,9 +152,12 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     snapshots = format_count(len(case.job_snapshots), "stack snapshot")
     alive = [rank for rank in diagnosis.ranks if rank.state not in _GONE]
     still = [rank for rank in alive if rank.still_seconds is not None]
-    if len(case.job_snapshots) > 1 and len(still) < len(alive):
-        alone = len(alive) == 1
-        found = "its stack changes" if alone else "no rank delays the others"
+    independent = are_independent(case.ranks)
+    if len(case.job_snapshots) > 1 and len(still) < len(alive) and not (independent and still):
+        if len(alive) == 1:
+            found = "its stack changes"
+        else:
+            found = "every rank moves" if independent else "no rank delays the others"
         return Verdict(Tone.GOOD, f"the job is running, and {found} in {snapshots}")
     if not still:
         return Verdict(Tone.UNKNOWN, f"{snapshots}: not enough to say whether the job moves")
@@ -163,9 +166,9 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     where = text.cut(text.line(longest.where or ""), 80)
     still_there = f"has been in {where}" if where else "has not moved"
     lasted = format_seconds(longest.still_seconds or 0.0)
-    return Verdict(
-        Tone.UNKNOWN, f"no movement seen in {snapshots}: {name} {still_there} for {lasted}"
-    )
+    sentence = f"no movement seen in {snapshots}: {name} {still_there} for {lasted}"
+    others = "; the others move" if len(still) == 1 else "; others move"
+    return Verdict(Tone.UNKNOWN, sentence + others * (len(still) < len(alive)))
 
 
 def _blocked(diagnosis: Diagnosis) -> Verdict | None:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,30 @@ def test_a_process_that_is_killed_is_named_although_its_program_succeeds(tmp_pat
     assert accused(diagnose(case)) == [("failed-killed", [pids[1]])]
     ends = {rank.pid: (rank.state, rank.signal) for rank in case.ranks}
     assert ends == {pids[0]: (State.EXITED, None), pids[1]: (State.DEAD, signal.SIGKILL)}
+
+
+def test_a_process_that_hangs_is_named_from_outside_while_another_one_trains() -> None:
+    job_command = [sys.executable, str(JOBS / "shared_model.py"), "--steps", "100000"]
+
+    def examine(pid: int) -> dict[str, Any]:
+        words = ["diagnose", str(pid), "--json"]
+        answer: dict[str, Any] = json.loads(run([sys.executable, "-m", "mgpu_doctor", *words]).out)
+        return answer
+
+    with started([*job_command, "--ms", "0", "--fault", "asleep", "--at", "20"]) as job:
+        assert job.stdout is not None
+        pids = dict(job.stdout.readline().split()[1::2] for _ in range(2))
+        hung = int(pids["1"])
+        # Without step records, it must have lasted for 30 s.
+        eventually("the process that hangs is named", lambda: examine(job.pid)["findings"])
+        examined = [examine(pid) for pid in (job.pid, hung)]
+    for diagnosis in examined:
+        assert [rank["rank"] for rank in diagnosis["ranks"]] == [0, 1]
+        (finding,) = diagnosis["findings"]
+        assert (finding["code"], finding["severity"]) == ("hang-rank-behind", "warning")
+        assert [culprit["pid"] for culprit in finding["culprits"]] == [hung]
+        assert finding["victims"] == []
+        assert "shared_model.py:" in finding["title"]
 
 
 def test_a_stopped_process_is_named_after_the_other_has_ended(tmp_path: Path) -> None:

@@ -314,6 +314,32 @@ def test_ranks_that_have_not_met_are_found_when_they_are_pointed_at(table: ProcT
     assert jobs.find_all(table.proc) == ()
 
 
+@pytest.mark.parametrize(
+    ("files", "threads", "tcp", "apart"),
+    [
+        (["/dev/null"], [], None, True),
+        (["socket:[5]"], [], "", True),
+        (["socket:[5]"], [], "0: 0100007F:1F90 0100007F:A1B2 01 0:0 00:0 0 1000 0 5 1", False),
+        (["socket:[5]"], [], None, False),
+        (["/dev/null"], GLOO, None, False),
+        ([], [], None, False),
+    ],
+)
+def test_ranks_without_a_thread_or_a_socket_for_each_other_are_in_no_process_group(
+    table: ProcTable, files: list[str], threads: list[str], tcp: str | None, apart: bool
+) -> None:
+    table.add(100, 10, "python train.py", {}, maps=[TORCH], cpu_seconds=2)
+    table.add(200, 100, ["python", "-c", SPAWN], {}, maps=[TORCH], files=["/dev/null"])
+    later = ["python", "-c", LATER]
+    table.add(201, 100, later, {}, maps=[TORCH], cpu_seconds=2, files=files, threads=threads)
+    if tcp is not None:
+        (table.proc / "201/net").mkdir()
+        (table.proc / "201/net/tcp").write_text(f"  sl local_address\n{tcp}\n")
+    job = jobs.find(100, table.proc)
+    assert job is not None
+    assert job.apart is apart
+
+
 def test_on_several_hosts_lightning_tells_the_local_rank_alone(table: ProcTable) -> None:
     table.add(100, 10, "python train.py", {}, maps=[TORCH])
     seat = {"LOCAL_RANK": 1, "NODE_RANK": 1, "WORLD_SIZE": 4, "MASTER_PORT": 4711}

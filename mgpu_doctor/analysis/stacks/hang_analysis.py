@@ -115,7 +115,7 @@ def analyse_hang(
         return _make_hang(
             followed, Kind.BEHIND, working, [rank for rank in followed.ranks if rank not in working]
         )
-    if not waiting:
+    if not waiting and not followed.apart:
         waiting, others = _unseen_waits(others)
     halted = [other for other in others if _halted(other, followed.at)]
     dead = [other for other in others if other.state.doing is Doing.DEAD]

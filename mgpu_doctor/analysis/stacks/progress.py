@@ -72,6 +72,8 @@ class JobProgress:
     missing: tuple[int, ...]
     loops: tuple[Loop, ...] = ()
     ranks: tuple[RankProgress, ...] = field(default_factory=tuple)
+    apart: bool = False
+    """Whether no rank is in a process group."""
 
 
 def measure_progress(snapshots: Sequence[JobSnapshot]) -> JobProgress | None:
@@ -89,6 +91,7 @@ def measure_progress(snapshots: Sequence[JobSnapshot]) -> JobProgress | None:
         snapshots=len(snapshots),
         world_size=last.world_size or _world(last),
         missing=tuple(sorted({*last.missing} - {rank.rank for rank in last.ranks})),
+        apart=last.apart,
         loops=last.loops,
         ranks=tuple(
             replace(_measure_rank(state, rounds), moved=_was_elsewhere(state, rounds))

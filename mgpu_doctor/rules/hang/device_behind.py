@@ -44,7 +44,7 @@ def _find_device_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
     if hang is None:
         return
     seconds = seconds_unchanged(hang.positions.values())
-    if seconds < long_seconds(measures.case):
+    if seconds < long_seconds(measures.case.ranks):
         return
     culprit = hang.culprits[0].state
     position = hang.positions[culprit.pid]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
@@ -15,8 +16,9 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
 from mgpu_doctor.analysis.stacks.progress import LEAST_BLOCKED, NAPS, RankProgress
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import HOLDING_GIL, TENSORFLOW, Doing
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Finding, Fix, Severity
-from mgpu_doctor.formatting import format_share
+from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.advice import has_living_rank
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
@@ -33,20 +35,42 @@ from mgpu_doctor.rules.hang.stack_evidence import (
     hang_seconds,
     have_timed_out,
     is_long,
+    long_seconds,
     name_ranks,
     rank_numbers,
     waiter_rows,
 )
 from mgpu_doctor.rules.rule import Detector, Limits, Rule
 
+CODE = "hang-rank-behind"
+CONFIDENCE_ALONE = 0.6
+"""Confidence that a rank without a process group, which nothing waits for, hangs."""
+_NOTHING = frozenset({Doing.LOCK, Doing.SLEEPING, Doing.BLOCKED, Doing.PROMPT})
+"""What such a rank is seen doing: one that reads may wait for work or for storage."""
+_FOR_PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
+"""Libraries in which a process waits for another one, other than at the start of a `with` block,
+for a lock."""
 CONFIDENCE_IF_LONG, CONFIDENCE_OF_LONG_WORK = 0.93, 0.7
 """Confidence in a long hang: if the rank waits, and if it may be doing legitimate work."""
 
 
 def _find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
     hang = hang_of_kind(measures, Kind.BEHIND)
-    if hang is not None:
-        yield from report_blocked_ranks(hang, measures, "hang-rank-behind")
+    if hang is None:
+        return
+    if not measures.structure.independent:
+        yield from report_blocked_ranks(hang, measures, CODE)
+        return
+    wrong = tuple(filter(_is_wrong_alone, hang.culprits))
+    still = [
+        progress
+        for progress in hang.culprits
+        if progress not in wrong and _stands_still(progress, measures.case)
+    ]
+    if wrong:
+        yield from report_blocked_ranks(replace(hang, culprits=wrong), measures, CODE)
+    if still:
+        yield _report_still_ranks(hang, still, measures)
 
 
 def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[Finding]:
@@ -79,6 +103,47 @@ def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[
         fixes=(
             *blocked_rank.suggest_fixes(worst, alive=has_living_rank(case)),
             *_fix_if_unsure(worst, is_permanent=is_permanent, is_over=case.job.ended is not None),
+        ),
+    )
+
+
+def _stands_still(progress: RankProgress, case: Case) -> bool:
+    """Whether a rank without a process group has done nothing for long, at a place where it does
+    not wait for another process."""
+    state = progress.state.point
+    if state.doing not in _NOTHING or not (progress.idle and progress.process_idle):
+        return False
+    called = [
+        each
+        for each in frames.called_frames(state.trail)
+        if frames.function_name(each) != "__enter__"
+    ]
+    if frames.is_any_in(called, *_FOR_PROCESSES):
+        return False
+    own = [rank for rank in case.ranks if rank.stack_pid == progress.state.pid]
+    return case.job_snapshots[-1].at - progress.since >= long_seconds(own)
+
+
+def _report_still_ranks(hang: Hang, still: Sequence[RankProgress], measures: Measures) -> Finding:
+    newest = measures.case.job_snapshots[-1].at
+    seconds = newest - max(progress.since for progress in still)
+    hang = replace(hang, culprits=tuple(still), seconds=seconds)
+    worst = max(still, key=lambda each: blocked_rank.wait_priority(each.state.point.doing))
+    is_locked = worst.state.point.doing is Doing.LOCK
+    one = len(still) == 1
+    return Finding(
+        code=CODE,
+        severity=Severity.WARNING,
+        confidence=CONFIDENCE_ALONE,
+        title=f"{_title(hang, worst, certain=False)}, for {format_seconds(seconds)}",
+        cause=f"{_describe_path(worst.state.point)} The ranks have no process group, so no "
+        f"other rank waits for {'it' if one else 'them'}. If {'it waits' if one else 'they wait'} "
+        "there on purpose, this is no fault.",
+        culprits=tuple(find_culprit(measures, progress.state) for progress in still),
+        evidence=(*culprit_rows(hang), duration_row(hang, measures.case)),
+        fixes=(
+            *(blocked_rank.suggest_fixes(worst, alive=True) if is_locked else ()),
+            _LOOK_AGAIN,
         ),
     )
 
@@ -129,11 +194,7 @@ def _cause(hang: Hang, worst: RankProgress, *, certain: bool, seconds: float) ->
         who = "The process" if rank is None else f"The process of rank {rank}"
         sentences.append(f"{who} is in state T (stopped) and gets no CPU time.")
     elif state.trail:
-        calls = (
-            f"{frames.function_name(frame)} {frames.format_location(frame)}"
-            for frame in state.trail[-4:]
-        )
-        sentences.append(f"Call path: {' → '.join(calls)}.")
+        sentences.append(_describe_path(state))
     if hang.waiting:
         verb = "does not reach" if certain else "has not yet reached"
         sentences.append(f"It {verb} the call in which the other ranks wait.")
@@ -142,6 +203,14 @@ def _cause(hang: Hang, worst: RankProgress, *, certain: bool, seconds: float) ->
             f"It has been there for only {seconds:.1f} s and may still continue: check again."
         )
     return " ".join(sentences)
+
+
+def _describe_path(state: ThreadState) -> str:
+    calls = (
+        f"{frames.function_name(frame)} {frames.format_location(frame)}"
+        for frame in state.trail[-4:]
+    )
+    return f"Call path: {' → '.join(calls)}."
 
 
 def _fix_if_unsure(worst: RankProgress, *, is_permanent: bool, is_over: bool) -> tuple[Fix, ...]:
@@ -158,19 +227,20 @@ def _fix_if_unsure(worst: RankProgress, *, is_permanent: bool, is_over: bool) ->
                 "`mgpu-doctor diagnose` meanwhile to see whether the rank still moves.",
             ),
         )
-    return (
-        Fix(
-            "look-again",
-            "Check whether it continues by itself",
-            "Run `mgpu-doctor diagnose` on the job again: a rank that is still blocked at the same "
-            "line is unlikely to continue.",
-        ),
-    )
+    return (_LOOK_AGAIN,)
+
+
+_LOOK_AGAIN = Fix(
+    "look-again",
+    "Check whether it continues by itself",
+    "Run `mgpu-doctor diagnose` on the job again: a rank that is still blocked at the same line is "
+    "unlikely to continue.",
+)
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        code="hang-rank-behind",
+        code=CODE,
         family="hang",
         summary="Ranks never reach a collective in which the others wait.",
         measured="The stacks of all ranks and of their data-loader workers are sampled from "
@@ -180,7 +250,8 @@ RULES: tuple[Rule, ...] = (
         "system call and the GIL show what it is doing. A stopped rank is reported from the first "
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
         "recorder also shows it: ranks that never called a collective in which the others wait. Of "
-        "ranks without a process group, each that cannot continue by itself is reported.",
+        "ranks without a process group, each that cannot continue by itself is reported, and each "
+        "whose process has used no CPU for long: a warning, unless it waits for another process.",
         thresholds=f"Every process of the job must be blocked for {LEAST_BLOCKED:g} s; a rank that "
         f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
         f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot continue "

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.model import Case, Error
+from mgpu_doctor.case.model import Case, Error, Rank
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.hang import blocked_rank
@@ -53,12 +53,12 @@ def is_long(hang: Hang, case: Case) -> bool:
     recorded, or so long that the waiting ranks timed out."""
     if have_timed_out(hang, case):
         return True
-    return hang_seconds(hang, case) >= long_seconds(case)
+    return hang_seconds(hang, case) >= long_seconds(case.ranks)
 
 
-def long_seconds(case: Case) -> float:
-    """Seconds from which on a hang is long, by the steps on record."""
-    walls = [rank.steps["wall_ns"] for rank in case.ranks if len(rank.steps)]
+def long_seconds(ranks: Iterable[Rank]) -> float:
+    """Seconds from which on a hang of these ranks is long, by their steps on record."""
+    walls = [rank.steps["wall_ns"] for rank in ranks if len(rank.steps)]
     if not walls:
         return LONG_WITHOUT_STEPS
     step = float(np.median(np.concatenate(walls))) * 1e-9

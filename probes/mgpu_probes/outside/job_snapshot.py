@@ -146,6 +146,7 @@ def take_snapshot(
         "stacks": read_stacks,
         "loops": _loops_around(job, read_stacks),
         "missing": list(job.missing),
+        "apart": job.apart,
         "untold": [
             asdict(source)
             for source in (*job.unread, *(u for reading in readings for u in reading.unread))

@@ -5,22 +5,33 @@ Most tests also examine the same facts as those of a process group, where they m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from mgpu_probes.outside.jobs import JobProcess, RunningJob
 
 from mgpu_doctor.case.model import Case, JobEnd, Outcome, Rank
 from mgpu_doctor.case.outcomes import outcome_of
+from mgpu_doctor.case.process_case import case_of
 from mgpu_doctor.diagnosis import diagnose
-from mgpu_doctor.findings import Diagnosis, Finding
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.live.step_heatmap import make_heatmap
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.report.verdict import job_line
+from mgpu_doctor.report.verdict import job_line, verdict
 from tests.support import job_snapshots
 from tests.support.failure_cases import dead, error, find, rank, terminated, waiting
-from tests.support.job_snapshots import LOCKED, LOOP, ProcessState, SnapshotSeries, collective
+from tests.support.job_snapshots import (
+    JOINING,
+    LOCKED,
+    LOOP,
+    ProcessState,
+    SnapshotSeries,
+    busy_process,
+    collective,
+)
 from tests.support.per_step_jobs import case_of_seconds, healthy
 from tests.support.synthetic import (
     BASE,
@@ -206,3 +217,121 @@ def test_a_process_that_ended_is_not_what_another_one_waits_for() -> None:
     together, found = hung(ProcessState(state="Z"), ProcessState(collective()))
     assert [finding.code for finding in together] == ["hang-rank-dead"]
     assert found == []
+
+
+ASLEEP = ProcessState((*LOOP, "Job.stand train.py:70"), syscall="clock_nanosleep")
+TAKEN = LOCKED[0]
+IN_A_QUEUE = ProcessState((*LOOP, "Queue.get multiprocessing/queues.py:102"))
+TRAINS = busy_process((*LOOP, "decode data.py:31"), 3, active=True, state="R", syscall=None)
+IN_A_STEP = (*LOOP, "Linear.forward torch/nn/modules/linear.py:125")
+
+
+def sampled(
+    states: Sequence[ProcessState], steps: int = 0, other: Sequence[ProcessState] = TRAINS
+) -> Diagnosis:
+    """Two independent ranks; rank 1 has recorded so many steps of 40 ms."""
+    snapshots = SnapshotSeries({0: other, 1: states}).snapshots()
+    recorded = np.zeros(steps, STEP_DTYPE)
+    recorded["step"] = np.arange(steps)
+    recorded["wall_ns"] = 40_000_000
+    ranks = [
+        rank(number, pid=1000 + number, host="node-a", steps=recorded[: number * steps])
+        for number in range(2)
+    ]
+    return diagnose(apart(job_snapshots.case(snapshots, ranks)))
+
+
+@pytest.mark.parametrize("state", [ASLEEP, TAKEN])
+@pytest.mark.parametrize(
+    ("rested", "steps", "named"),
+    [(31.0, 0, True), (29.0, 0, False), (11.0, 30, True), (9.0, 30, False)],
+)
+def test_a_process_that_has_not_run_for_long_is_named_while_another_one_trains(
+    state: ProcessState, rested: float, steps: int, named: bool
+) -> None:
+    diagnosis = sampled([replace(state, rested=rested)], steps)
+    warnings = [one for one in diagnosis.findings if one.severity is not Severity.INFO]
+    assert bool(warnings) is named
+    if warnings:
+        (finding,) = warnings
+        assert (finding.code, finding.severity) == ("hang-rank-behind", Severity.WARNING)
+        assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(1, 1001)]
+        assert finding.victims == ()
+        assert ("train.py:70" if state is ASLEEP else "util.py:31") in finding.title
+        assert finding.evidence[-1].value == pytest.approx(rested)
+    assert diagnosis.case.job.outcome is Outcome.RUNNING
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [replace(IN_A_QUEUE, rested=100.0)],
+        [replace(ASLEEP, rested=100.0, others_cpu=float(each)) for each in range(3)],
+        busy_process((*LOOP, "Job.evaluate train.py:75"), 3),
+    ],
+)
+def test_a_process_that_waits_for_work_or_does_some_is_not_named(
+    states: Sequence[ProcessState],
+) -> None:
+    assert sampled(states).findings == ()
+
+
+def attached(*ranks: Sequence[ProcessState], apart: bool = True) -> Case:
+    """A job that multiprocessing started, of which nothing is known but snapshots."""
+    series = SnapshotSeries(dict(enumerate(ranks))).snapshots()
+    snapshots = [
+        replace(
+            snapshot,
+            apart=apart,
+            world_size=None,
+            processes=tuple(
+                replace(process, rank=None, world_size=None) for process in snapshot.processes
+            ),
+        )
+        for snapshot in series
+    ]
+    processes = tuple(
+        JobProcess(
+            1000 + number, 1, "rank", "S", None, None, None, "python", ("python",), 100 - number,
+            1.0, 0, None, None, None,
+        )
+        for number in range(len(ranks))
+    )  # fmt: skip
+    job = RunningJob("mp.spawn", 1, None, processes, apart=apart)
+    return case_of(job, snapshots, 1e6)
+
+
+def test_processes_in_no_group_that_train_are_independent_ranks_in_the_order_of_their_start() -> (
+    None
+):
+    steps = busy_process(IN_A_STEP, 3, active=True, state="R", syscall=None)
+    diagnosis = diagnose(attached(steps, [replace(ASLEEP, rested=31.0)]))
+    assert "2 independent ranks" in job_line(diagnosis)
+    (finding,) = diagnosis.findings
+    assert [(culprit.rank, culprit.pid) for culprit in finding.culprits] == [(0, 1001)]
+    soon = diagnose(attached(steps, [replace(ASLEEP, rested=12.0)]))
+    assert soon.findings == ()
+    assert "rank 0 has been in stand() train.py:70" in verdict(soon).sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [
+        ([ProcessState(JOINING)], True),  # on its way into a group
+        (TRAINS, True),  # not yet seen in a step
+        (busy_process(IN_A_STEP, 3, active=True, state="R", syscall=None), False),
+    ],
+)
+def test_ranks_that_may_be_in_a_group_are_not_called_independent(
+    other: Sequence[ProcessState], apart: bool
+) -> None:
+    diagnosis = diagnose(attached(other, [ASLEEP], apart=apart))
+    assert "independent" not in job_line(diagnosis)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_without_a_group_a_lock_is_no_wait_for_an_asynchronous_collective(apart: bool) -> None:
+    naps = [replace(ASLEEP, cpu=10 + 0.01 * each) for each in range(3)]
+    found = diagnose(attached(naps, [replace(TAKEN, rested=20.0)], apart=apart)).findings
+    accused = [culprit.pid for finding in found for culprit in finding.culprits]
+    assert accused == ([] if apart else [1000])

@@ -51,6 +51,7 @@ from mgpu_probes.outside.jobs.training_evidence import (
     LOADER_THREAD,
     has_device_open,
     has_framework,
+    has_no_peer,
     is_training,
     runs_python,
 )
@@ -269,7 +270,14 @@ def build_job(machine: Machine, group: Group) -> RunningJob:
         missing=find_missing_ranks(group, wanted or ()),
         unread=_list_unread(machine, group, wanted),
         rendezvous=_find_rendezvous(group),
+        apart=_are_apart(machine, group),
     )
+
+
+def _are_apart(machine: Machine, group: Group) -> bool:
+    alive = [pid for pid in group.places if not machine.entries[pid].zombie]
+    started_together = all(place.source == ORDER for place in group.places.values())
+    return started_together and len(alive) > 1 and all(has_no_peer(machine, pid) for pid in alive)
 
 
 def _find_rendezvous(group: Group) -> tuple[str, ...]:

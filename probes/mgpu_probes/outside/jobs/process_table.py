@@ -163,6 +163,20 @@ class Machine:
             pass  # not readable, or a descriptor was closed: what was read counts
         return files
 
+    def tcp_sockets(self, pid: int) -> set[str] | None:
+        """The TCP sockets of its network namespace, as `open_files` names them (proc_pid_net(5));
+        None if not readable."""
+        sockets: set[str] = set()
+        for name in ("net/tcp", "net/tcp6"):
+            text = self._read(pid, name, MOST_MAPS)
+            if text is None and name == "net/tcp":  # the other one is absent without IPv6
+                return None
+            lines = (text or b"").decode("utf-8", "replace").splitlines()
+            sockets.update(
+                f"socket:[{words[9]}]" for line in lines if len(words := line.split()) > 9
+            )
+        return sockets
+
     def age(self, entry: Entry) -> float | None:
         """Seconds since it started; None if unknown."""
         try:

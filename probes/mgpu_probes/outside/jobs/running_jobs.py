@@ -67,6 +67,9 @@ class RunningJob:
     unread: tuple[UnreadSource, ...] = ()
     rendezvous: tuple[str, ...] = ()
     """Equal on all hosts of the job, and only there; empty: unknown, or it has one host."""
+    apart: bool = False
+    """Whether the ranks are several that multiprocessing started, and none is in a process group:
+    each trains by itself, or they have not joined one yet."""
 
     @property
     def ranks(self) -> tuple[JobProcess, ...]:

@@ -67,6 +67,18 @@ def hosts_store(machine: Machine, pid: int) -> bool:
     return any(name.startswith(_STORE_THREAD) for name in machine.threads(pid))
 
 
+def has_no_peer(machine: Machine, pid: int) -> bool:
+    """Whether it is certainly in no process group of several ranks: it has neither threads of
+    torch.distributed, which have names only since PyTorch 2.5, nor a TCP socket."""
+    files = machine.open_files(pid)
+    if not files or is_in_process_group(machine, pid):
+        return False
+    if not any(file.startswith("socket:") for file in files):
+        return True
+    sockets = machine.tcp_sockets(pid)
+    return sockets is not None and sockets.isdisjoint(files)
+
+
 def is_server(machine: Machine, pid: int) -> bool:
     """Whether it is a program that loads a framework, holds a device and does not train."""
     return any(name.startswith(_SERVERS) for name in _program_names(machine, pid))
