@@ -87,7 +87,8 @@ def test_a_hang_is_an_event_at_the_end_of_the_last_step() -> None:
 
     (hang,) = pauses(40)
     assert hang.sentence == "ended no step for 40 s after step 60, usually 200 ms"
-    assert (hang.who, hang.at) == ("the job", pytest.approx(last))
+    assert hang.who == "the job"
+    assert hang.at == pytest.approx(last)
     assert pauses(4) == []
     assert pauses(40, ended=last + 1, signal=9, state=State.DEAD) == []
     assert pauses(40, took_leave=True) == []
