@@ -74,6 +74,11 @@ class PostMortem:
     log: tuple[LogCause, ...] = ()
     """What ended the job by its console text, and the defects that the text reports."""
 
+    @property
+    def events(self) -> tuple[tuple[RankFailure, ...], ...]:
+        """The culprits, and then the further failures of independent ranks."""
+        return (self.culprits, *self.others) if self.culprits else ()
+
     def log_cause(self, code: str) -> LogCause | None:
         """The console's cause or defect with this code; None if none."""
         return next((cause for cause in self.log if cause.code == code), None)

@@ -43,8 +43,8 @@ def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
 
 def _find(code: str, measures: Measures) -> Iterable[Finding]:
     case = measures.case
-    if culprits := measures.postmortem.culprits:
-        for event in (culprits, *measures.postmortem.others):
+    if events := measures.postmortem.events:
+        for event in events:
             if CODES[event[0].kind] == code:
                 yield _finding(code, event, case)
     elif (

@@ -37,25 +37,25 @@ def examine_for(
 ) -> Callable[[Measures, Limits], Iterable[Finding]]:
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         case = measures.case
-        culprits = measures.postmortem.culprits
-        reasons = [(failure, reason_of(failure, case)) for failure in culprits]
-        rank_failures = [(failure, reason) for failure, reason in reasons if reason is not None]
-        if not rank_failures or rank_failures[0][0] is not culprits[0]:
-            return
-        first, reason = rank_failures[0]
-        guilty = tuple(failure for failure, _ in rank_failures)
-        yield Finding(
-            code=code,
-            severity=Severity.CRITICAL,
-            confidence=min(first.confidence, reason.confidence),
-            title=f"{failure_text.who(guilty, case)} {reason.title}",
-            cause=reason.cause,
-            culprits=failure_text.culprits_of(guilty),
-            victims=() if first.everyone else list_victims(case, guilty),
-            evidence=(*reason.evidence, *failure_text.evidence_of(first, case)),
-            since_step=first.last_step,
-            fixes=reason.fixes,
-        )
+        for event in measures.postmortem.events:
+            reasons = [(failure, reason_of(failure, case)) for failure in event]
+            rank_failures = [(failure, reason) for failure, reason in reasons if reason is not None]
+            if not rank_failures or rank_failures[0][0] is not event[0]:
+                continue
+            first, reason = rank_failures[0]
+            guilty = tuple(failure for failure, _ in rank_failures)
+            yield Finding(
+                code=code,
+                severity=Severity.CRITICAL,
+                confidence=min(first.confidence, reason.confidence),
+                title=f"{failure_text.who(guilty, case)} {reason.title}",
+                cause=reason.cause,
+                culprits=failure_text.culprits_of(guilty),
+                victims=() if first.everyone else list_victims(case, guilty),
+                evidence=(*reason.evidence, *failure_text.evidence_of(first, case)),
+                since_step=first.last_step,
+                fixes=reason.fixes,
+            )
 
     return examine
 

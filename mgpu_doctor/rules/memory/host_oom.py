@@ -37,10 +37,13 @@ MOSTLY = 0.5
 
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    case, victims = measures.case, measures.postmortem.out_of_memory
-    if victims and (memory := victims[0].memory) is not None:
-        finding = _finding(case, victims, memory, limits)
-        yield _by_leak(finding, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
+    case, postmortem = measures.case, measures.postmortem
+    later = (tuple(each for each in event if each.memory) for event in postmortem.others)
+    for victims in (postmortem.out_of_memory, *later):
+        if victims and (memory := victims[0].memory) is not None:
+            finding = _finding(case, victims, memory, limits)
+            growing = find_growing_hosts(case, measures.step_seconds, limits["grown"])
+            yield _by_leak(finding, growing)
 
 
 def _finding(

@@ -151,6 +151,30 @@ def test_each_process_that_failed_is_named() -> None:
     ]
 
 
+def test_each_process_that_failed_has_the_code_of_its_own_reason() -> None:
+    ends = [
+        ("KeyError", "label"),
+        ("OSError", "[Errno 28] No space left on device: '/scratch/checkpoint.pt'"),
+        ("MemoryError", ""),
+    ]
+    ranks = []
+    for number, (kind, message) in enumerate(ends):
+        at = 1500.0 + 100 * number
+        ranks.append(dead(number, at, exit_code=1, error=replace(error(kind, message), at=at)))
+    case = failed(*ranks)
+
+    def causes(case: Case) -> list[tuple[str, list[int | None], tuple[int, ...]]]:
+        found = diagnose(case).findings
+        return sorted(summary([one for one in found if one.severity is Severity.CRITICAL]))
+
+    assert causes(case) == [("failed-exception", [1000], (1, 2))]
+    assert causes(apart(case)) == [
+        ("failed-disk-full", [1001], ()),
+        ("failed-exception", [1000], ()),
+        ("oom-host", [1002], ()),
+    ]
+
+
 def test_processes_that_their_program_ended_after_a_failure_are_not_named() -> None:
     case = failed(dead(0, exit_code=1, error=replace(error(), at=1500.0)), terminated(1))
     assert summary(find(apart(case))) == [("failed-exception", [1000], ())]
