@@ -27,6 +27,8 @@ ROWS, COLUMNS = 60, 200
 TICKS = os.sysconf("SC_CLK_TCK")
 KEPT = 256
 """Characters of the last read that are kept: a read may end in the middle of a number."""
+EXAMINER = b"watch_process"
+"""Part of the command line of the process that examines the job. Others are agents."""
 _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _STEP = re.compile(rb"\bstep (\d+)(?=\D)")
 
@@ -65,10 +67,11 @@ class Screen:
 
     @property
     def cpu(self) -> float:
-        """Processor seconds of the command so far."""
-        text = Path(f"/proc/{self._process.pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Processor seconds of the command so far, and of its process that examines the job."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        helpers = [child for child in children if EXAMINER in _command_of(child)]
+        return sum(map(_cpu_of, (str(pid), *helpers)))
 
     def _read(self) -> None:
         rest, newest = b"", -1
@@ -84,6 +87,18 @@ class Screen:
                 newest = max(steps)
                 self.shown.append((at, newest))
             rest = rest[-KEPT:]
+
+
+def _command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def _cpu_of(pid: str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def first_ends(boxes: Iterable[Path]) -> dict[int, int]:

@@ -15,6 +15,9 @@ CPU_SHARE = 0.003
 """Share of a core: a seventh of what the whole screen may take with 256 ranks (2 %)."""
 LONGEST_REST = 40.0
 """Seconds after which it is done in any case."""
+LEAST_REST = 4.0
+"""What makes frames rests at least this many times the CPU time that it took, so that it uses at
+most a fifth of a core. Waiting for a slow driver costs no CPU time."""
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case, Rank
 
@@ -46,11 +49,12 @@ class Pace:
         self._cost = cost
         self._longest = longest
         self._share = share
-        self._due = 0.0
+        self.due_at = 0.0
+        """When the work is due, on the pace's clock."""
         self._began = 0.0
 
     def due(self) -> bool:
-        return self._clock() >= self._due
+        return self._clock() >= self.due_at
 
     def begin(self) -> None:
         self._began = self._cost()
@@ -58,7 +62,7 @@ class Pace:
     def end(self, without: float = 0.0) -> float:
         """Ends the work; returns its CPU seconds, less those counted elsewhere (`without`)."""
         took = self._cost() - self._began - without
-        self._due = self._clock() + min(self._longest, took / self._share)
+        self.due_at = self._clock() + min(self._longest, took / self._share)
         return took
 
 

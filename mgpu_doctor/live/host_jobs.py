@@ -1,4 +1,5 @@
-"""Jobs on several hosts, live: a thread gathers what the hosts send, frames show one job of it."""
+"""Jobs on several hosts, live: a thread gathers what the hosts send, a process examines one job,
+and frames show what it saw and the newest step."""
 
 from __future__ import annotations
 
@@ -25,13 +26,17 @@ from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, all_ranks
 from mgpu_doctor.live.history_collector import Collector, History
 from mgpu_doctor.live.host_statuses import SILENT, list_hosts
-from mgpu_doctor.live.job_watch import Seen, Watch
 from mgpu_doctor.live.replay import NewestSamples
+from mgpu_doctor.live.seen_job import Seen
+from mgpu_doctor.live.watch_process import WatchProcess
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
+    from mgpu_doctor.case.device_samples import DeviceSample
     from mgpu_doctor.case.model import Case, Unexamined
     from mgpu_doctor.cluster.gathered_job import GatheredJob
+    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.job_watch import Watch
 
 POLL = 0.1
 SECONDS_TO_ANSWER = 30.0
@@ -57,9 +62,13 @@ class HostJobs:
         self._wanted = wanted
         self._clock = clock
         self._watched: GatheredJob | None = None
-        self._watch: Watch | None = None
-        self._collector = Collector()
-        self._collected: dict[tuple[type, str | None], float] = {}
+        self._watch: Watch | WatchProcess | None = None
+        if wanted.more:
+            self._watch = WatchProcess(settings, heated=wanted.heat)
+        self._samples = _Samples()
+        self._judged: tuple[Diagnosis, tuple[Unexamined, ...], Diagnosis] | None = None
+        """A diagnosis, the gaps of the hosts, and the diagnosis with them. Views draw anew what is
+        another object."""
         self._wanted_stacks: queue.SimpleQueue[tuple[GatheredJob, Future[bool]]]
         self._wanted_stacks = queue.SimpleQueue()
         self._skip = threading.Event()
@@ -109,7 +118,9 @@ class HostJobs:
         at, gaps = self._clock(), list_host_gaps(states)
         hint = None if seen else textwrap.fill(explain_nothing(states, gaps), HINT_WIDTH)
         case = seen.diagnosis.case if seen else None
-        newest = NewestSamples(case.device_samples).until(at) if case else ()
+        if case is not None:
+            self._samples.take(case)
+        newest = self._samples.newest(at)
         return Frame(
             at=at,
             source=_name(states, over=self._watched is not None and self._watched.over),
@@ -119,7 +130,7 @@ class HostJobs:
             hosts=list_hosts(case, states) if case else (),
             going=seen.going if seen else NO_PROGRESS,
             devices=newest[-1] if newest else None,
-            elsewhere=newest[:-1],
+            elsewhere=self._samples.elsewhere,
             host=case.host_samples[-1] if case and case.host_samples else None,
             hint=hint,
             followed=seen.followed if seen else (),
@@ -127,7 +138,7 @@ class HostJobs:
             age=seen.age if seen else 0.0,
             ranks_age=self._ranks_age(states, seen),
             gpus_age=max(0.0, at - newest[-1].at) if newest else 0.0,
-            history=self._history(case, at) if case and self._wanted.history else None,
+            history=self._samples.history(at, case) if case and self._wanted.history else None,
         )
 
     def close(self) -> None:
@@ -167,11 +178,16 @@ class HostJobs:
             wanted = jobs[(here + 1) % len(jobs)]
         self._skip.clear()
         if wanted is not self._watched and wanted is not None:
+            self._watched = wanted
+            self._samples = _Samples()
+            if isinstance(self._watch, WatchProcess):
+                self._watch.turn_to(wanted.folder)
+                return
+            from mgpu_doctor.live.job_watch import Watch
+
             if self._watch is not None:
                 self._watch.close()
-            self._watched = wanted
             self._watch = Watch(wanted.folder, settings=self._settings, heated=self._wanted.heat)
-            self._collector, self._collected = Collector(), {}
 
     def _examine(self, states: tuple[HostState, ...]) -> Seen:
         assert self._watch is not None
@@ -179,8 +195,14 @@ class HostJobs:
         # Ranks of a silent host seem to stand still: that is no hang.
         mine = [state for state in states if state.node in self._watched.hosts]
         seen = self._watch.poll(judging=all(_is_heard(state) for state in mine))
-        unexamined = with_gaps(seen.diagnosis.unexamined, list_host_gaps(states))
-        return replace(seen, diagnosis=replace(seen.diagnosis, unexamined=unexamined))
+        return replace(seen, diagnosis=self._with_gaps(seen.diagnosis, list_host_gaps(states)))
+
+    def _with_gaps(self, diagnosis: Diagnosis, gaps: tuple[Unexamined, ...]) -> Diagnosis:
+        known = self._judged
+        if known is None or known[0] is not diagnosis or known[1] != gaps:
+            whole = replace(diagnosis, unexamined=with_gaps(diagnosis.unexamined, gaps))
+            known = self._judged = diagnosis, gaps, whole
+        return known[2]
 
     def _ranks_age(self, states: tuple[HostState, ...], seen: Seen | None) -> float:
         """Seconds since the ranks were read: those of the job's host that was silent longest."""
@@ -190,14 +212,40 @@ class HostJobs:
         ages = [state.age or 0.0 for state in states if state.node in mine]
         return max([seen.read, *(age for age in ages if age >= SILENT)])
 
-    def _history(self, case: Case, at: float) -> History:
-        """The samples so far; each is collected once, in the order of its host's clock."""
+
+class _Samples:
+    """The samples of a job's GPUs and hosts. A case is taken once."""
+
+    def __init__(self) -> None:
+        self._collector = Collector()
+        self._collected: dict[tuple[type, str | None], float] = {}
+        self._case: Case | None = None
+        self._devices = NewestSamples(())
+        self._newest: tuple[DeviceSample, ...] = ()
+        self.elsewhere: tuple[DeviceSample, ...] = ()
+        """All but the last of the newest samples; the same object as long as they are the same."""
+
+    def take(self, case: Case) -> None:
+        """Adds the samples so far; each is collected once, in the order of its host's clock."""
+        if case is self._case:
+            return
+        self._case = case
+        self._devices = NewestSamples(case.device_samples)
         for sample in case.device_samples:
             if self._is_new((type(sample), sample.host), sample.at):
                 self._collector.add_devices(sample)
         for reading in case.host_samples:
             if self._is_new((type(reading), reading.host), reading.at):
                 self._collector.add_host(reading)
+
+    def newest(self, at: float) -> tuple[DeviceSample, ...]:
+        """The newest sample of each host's GPUs."""
+        newest = self._devices.until(at)
+        if [*map(id, newest)] != [*map(id, self._newest)]:
+            self._newest, self.elsewhere = newest, newest[:-1]
+        return self._newest
+
+    def history(self, at: float, case: Case) -> History:
         return self._collector.history(at, all_ranks(case))
 
     def _is_new(self, whose: tuple[type, str | None], at: float) -> bool:

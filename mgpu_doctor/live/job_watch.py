@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mgpu_doctor.case.box_files import find_boxes
@@ -20,13 +20,9 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
-from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
-from mgpu_doctor.live.finding_history import update_history
-from mgpu_doctor.live.frame import Progress
+from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame_source import Pace
-from mgpu_doctor.live.job_progress import measure_progress
-from mgpu_doctor.live.rank_map import RankMap, map_ranks
-from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
+from mgpu_doctor.live.seen_job import Leaders, Seen
 from mgpu_doctor.recording.box import Box, BoxFile, BoxReader
 from mgpu_doctor.recording.open_files import allow_open_files
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -93,40 +89,6 @@ class ConsoleSigns:
                 self._known[key] = sign if sign.at is not None else replace(sign, at=at)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """An examined job. `age`: seconds since its diagnosis. `read`: seconds since its boxes were
-    read."""
-
-    diagnosis: Diagnosis
-    heat: Heatmap | str | None
-    """One sentence: why there is none. None if it is not needed."""
-    going: Progress
-    age: float = 0.0
-    read: float = 0.0
-    followed: tuple[Followed, ...] = ()
-    map: RankMap | None = None
-    """None: no rank has joined, or it is not needed."""
-
-    @classmethod
-    def of(
-        cls,
-        diagnosis: Diagnosis,
-        case: Case,
-        before: tuple[Followed, ...] = (),
-        at: float = 0.0,
-        *,
-        heated: bool = True,
-    ) -> Seen:
-        """Returns the view. `before`: the findings tracked so far. `at`: the moment of this
-        view."""
-        followed = update_history(before, diagnosis.findings, at, over=case.job.ended is not None)
-        heat = make_heatmap(case, diagnosis.stages) if heated else None
-        going = measure_progress(case, diagnosis.stages)
-        ranks = map_ranks(diagnosis, heat) if heated else None
-        return cls(diagnosis, heat, going, followed=followed, map=ranks)
-
-
 class Watch:
     """Watches one recording. For one thread. `poll` raises `NotARecording`. `heated`: whether
     maps of ranks are needed."""
@@ -151,9 +113,9 @@ class Watch:
         self._listening = Pace(clock, cost)
         self._signs = ConsoleSigns(recording)
         self._seen: Seen | None = None
-        self._files: dict[_Process, Path] = {}
+        self._files: dict[_Process, BoxFile] = {}
         """Of each process and rank, the box."""
-        self._leaders: tuple[BoxReader, ...] = ()
+        self._leaders = Leaders()
         self._loaded: Case | None = None
         """The case as read, before the diagnosis removed what is over."""
         self._diagnosed_at = self._read_at = 0.0
@@ -165,8 +127,18 @@ class Watch:
         """Returns the job as it is now. `anew`: diagnose it in any case. Not `judging`: keep the
         last diagnosis if there is one, because some of the ranks are not up to date."""
         if self._seen is not None and not anew and not self._loading.due():
-            return self._advanced(self._aged(self._seen))
-        self._leaders = ()  # their readers may be closed
+            return self._leaders.advance(self._aged(self._seen))
+        seen = self.examine(anew=anew, judging=judging)
+        self._leaders.follow(seen.leaders)
+        return seen
+
+    @property
+    def due(self) -> float:
+        """Returns when the boxes should be read again, on the watch's clock."""
+        return self._loading.due_at
+
+    def examine(self, *, anew: bool = False, judging: bool = True) -> Seen:
+        """As `poll`, but reads the boxes in any case."""
         self._loading.begin()
         self._read_at = now = self._clock()
         self._whole = anew or now - self._whole_at >= LONGEST_PAST
@@ -190,31 +162,21 @@ class Watch:
             diagnosis = replace(diagnosis, case=replace(diagnosis.case, signs=self._signs.known))
         followed = self._seen.followed if self._seen else ()
         seen = Seen.of(diagnosis, case, followed, case.observed, heated=self._heated)
+        leaders = self._choose_leaders(case, diagnosis.servers)
         self._loading.end(without=spent)
-        self._seen = self._aged(seen)
-        self._leaders = self._choose_leaders(case, diagnosis.servers)
+        self._seen = self._aged(replace(seen, leaders=leaders))
         return self._seen
 
-    def _choose_leaders(self, case: Case, servers: Container[int | None]) -> tuple[BoxReader, ...]:
-        """The readers of the furthest ranks that run and train; of the first of equal ones."""
+    def _choose_leaders(self, case: Case, servers: Container[int | None]) -> tuple[BoxFile, ...]:
+        """The boxes of the furthest ranks that run and train; of the first of equal ones."""
         running = [
             rank
             for rank in case.ranks
             if rank.state in LIVES and len(rank.steps) and rank.rank not in servers
         ]
         furthest = sorted(running, key=lambda rank: -(rank.last_step or 0))[:MOST_LEADERS]
-        paths = (self._files.get((rank.host, rank.pid, rank.rank)) for rank in furthest)
-        readers = (self._readers.get(path) for path in paths if path is not None)
-        return tuple(reader for reader in readers if reader is not None)
-
-    def _advanced(self, seen: Seen) -> Seen:
-        """The view with the furthest step of now: all else may be some seconds old."""
-        steps = [reader.newest_step() for reader in self._leaders]
-        newest = max((step for step in steps if step is not None), default=None)
-        known = seen.diagnosis.furthest_step
-        if newest is None or (known is not None and newest <= known):
-            return seen
-        return replace(seen, going=seen.going._replace(step=newest, idle=None))
+        files = (self._files.get((rank.host, rank.pid, rank.rank)) for rank in furthest)
+        return tuple(file for file in files if file is not None)
 
     def _listen(self) -> float:
         """Searches the job's output; returns the seconds that it took. Not done for the first
@@ -228,7 +190,8 @@ class Watch:
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
-        self._readers, self._leaders = {}, ()
+        self._readers = {}
+        self._leaders.close()
 
     def _aged(self, seen: Seen) -> Seen:
         now = self._clock()
@@ -247,7 +210,7 @@ class Watch:
             self._readers[file.path] = reader
         box = reader.poll(whole=self._whole, most=self._most_records)
         who = box.identity
-        self._files[who.host, who.pid, who.rank] = file.path
+        self._files[who.host, who.pid, who.rank] = file
         return box
 
     def _plan(self) -> None:

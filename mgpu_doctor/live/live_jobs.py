@@ -20,8 +20,9 @@ from mgpu_doctor.rules.settings import DEFAULTS, Settings
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case
     from mgpu_doctor.live.host_statuses import HostStatus
-    from mgpu_doctor.live.job_watch import Seen, Watch
+    from mgpu_doctor.live.job_watch import Watch
     from mgpu_doctor.live.machine_recorder import Recorder
+    from mgpu_doctor.live.seen_job import Seen
 
 FINDING = 0.0002
 """Share of a core for finding running jobs."""

@@ -20,7 +20,7 @@ from mgpu_doctor.live.frame import NO_PROGRESS, Frame, Position
 from mgpu_doctor.live.frame_source import all_ranks
 from mgpu_doctor.live.history_collector import Collector
 from mgpu_doctor.live.host_statuses import HOST_GONE, HOST_LATE, list_hosts
-from mgpu_doctor.live.job_watch import Seen
+from mgpu_doctor.live.seen_job import Seen
 from mgpu_doctor.recording.parallel_boxes import KeptBoxes
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 

@@ -10,17 +10,13 @@ from dataclasses import replace
 from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.frame_source import Announcer, Source
+from mgpu_doctor.live.frame_source import LEAST_REST, Announcer, Source
 from mgpu_doctor.report import text
 
-LEAST_REST = 4.0
-"""After a frame, sleeps at least this many times its CPU time, so the screen uses at most a fifth
-of a core. The header shows the resulting lateness. Waiting for a slow driver costs no CPU time."""
-
-
 EARLIEST = 0.5
-"""Share of the interval after which a frame is made at once if a step arrives: the screen shows it
-sooner, and there are at most twice as many frames."""
+"""Share of the interval after which a frame is made at once if a step arrives; or sooner, if the
+frame before last began an interval ago. So there are at most twice as many frames, and a step does
+not wait because a frame was due just before it."""
 
 
 class FrameMade(Message):
@@ -86,22 +82,21 @@ class Frames:
             made = self._next(began - before, max(0.0, began - due), forgiving=some)
             some = True
             yield made
-            took = time.thread_time() - computed
+            least = LEAST_REST * (time.thread_time() - computed)
+            early = min(began + EARLIEST * self._interval, before + self._interval)
             before, due = began, began + self._interval
-            if self._rest(due - time.monotonic(), LEAST_REST * took):
+            now = time.monotonic()
+            if self._rest(max(early - now, least), max(due - now, least)):
                 due = time.monotonic()
         for source in (*self._left, self.source):
             source.close()
 
-    def _rest(self, until_due: float, least: float) -> bool:
-        """Waits until the next frame is due, at least `least` seconds; whether it came earlier
-        because something happened."""
-        longest = max(until_due, least)
+    def _rest(self, early: float, longest: float) -> bool:
+        """Waits until the next frame is due; whether it came earlier because something happened.
+        `early`: seconds after which a step brings it."""
         if isinstance(self.source, Announcer):
-            early = max(until_due - (1 - EARLIEST) * self._interval, least)
-            happened = self._wake.wait(max(0.0, early)) or self._step.wait(
-                max(0.0, longest - early)
-            )
+            early = max(0.0, early)
+            happened = self._wake.wait(early) or self._step.wait(max(0.0, longest - early))
         else:
             happened = self._wake.wait(longest)
         self._wake.clear()

@@ -13,7 +13,8 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.finding_history import select_recent
-from mgpu_doctor.live.job_watch import Seen, Watch
+from mgpu_doctor.live.job_watch import Watch
+from mgpu_doctor.live.seen_job import Seen
 from tests.support.jobs import forked, started
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ of the heat map of steps; ranks that do not run have marks. Only rows on the scr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,13 +80,21 @@ def has_map(frame: Frame, view: View) -> bool:
     return frame.map is not None and (view.alone or len(frame.hosts) >= SEVERAL)
 
 
+def _shown_of(hosts: Sequence[HostStatus]) -> Iterator[object]:
+    """Yields what the map shows of hosts: not when each was heard, unless that is too long ago."""
+    yield len(hosts)
+    for host in hosts:
+        heard = round(host.heard) if host.silent and host.heard is not None else 0
+        yield from (host.name, host.silent, heard, host.trouble, host.sample)
+
+
 def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     return (
         frame.map,
         frame.diagnosis,
         frame.devices,
         frame.elsewhere,
-        frame.hosts,
+        *_shown_of(frame.hosts),
         frame if view.filter else None,
         width,
         view,
@@ -127,7 +135,15 @@ def cells_per_line(frame: Frame, width: int, view: View) -> tuple[int, int]:
     return sheet.name + 3, sheet.cells
 
 
-@kept_by(lambda frame, view: (frame.map, frame.hosts, view.by, view.worst_first, view.filter))
+@kept_by(
+    lambda frame, view: (
+        frame.map,
+        *_shown_of(frame.hosts),
+        view.by,
+        view.worst_first,
+        view.filter,
+    )
+)
 def listed_groups(frame: Frame, view: View) -> list[Listed]:
     """Returns the rows in screen order. Worst first: blamed, then with ranks that failed or hang,
     then silent, then by the largest excess."""

@@ -15,15 +15,20 @@ from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
+from mgpu_doctor.live.frame_source import FrameOptions
 from mgpu_doctor.live.host_jobs import HostJobs
-from mgpu_doctor.live.job_watch import Seen, Watch
+from mgpu_doctor.live.job_watch import Watch
 from mgpu_doctor.live.rank_stacks import RankStacks
+from mgpu_doctor.live.seen_job import Seen
+from mgpu_doctor.live.watch_process import WatchProcess
 from mgpu_doctor.tui.screens.rank_screen import read_stacks_from
 from tests.support.gathered_hosts import HOSTS, Hosts
 from tests.support.node_ranks import ShellEngine, node_rank
 
 AT = 1_800_000_000.0
 LIVE = HostState("", None, Link.LIVE, 0.1, None, 0, 0.0)
+HERE = FrameOptions(more=False)
+"""Jobs are examined in this process."""
 
 
 class Still(Fleet):
@@ -65,7 +70,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
 
 @pytest.fixture
 def source(sent: Hosts) -> Iterator[HostJobs]:
-    jobs = HostJobs(Still(sent))
+    jobs = HostJobs(Still(sent), wanted=HERE)
     yield jobs
     jobs.close()
 
@@ -124,7 +129,7 @@ def test_a_real_agent_sends_the_stacks_of_its_ranks(
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
     with node_rank(tmp_path / "boxes", port=4244) as rank:
         rank.write(50)
-        jobs = HostJobs(Fleet(["here"], ShellEngine(), 0.1), patient=True)
+        jobs = HostJobs(Fleet(["here"], ShellEngine(), 0.1), wanted=HERE, patient=True)
         pid = rank.process.pid
         try:
             for _ in range(16):  # other jobs of this machine are found, too
@@ -196,3 +201,28 @@ def test_a_step_that_is_further_than_all_is_announced(sent: Hosts, source: HostJ
     assert not announced.wait(1), "the other rank is no further"
     job.newest_record = 31
     assert announced.wait(10)
+
+
+def test_a_process_examines_the_job_and_nothing_is_drawn_anew_without_news(
+    sent: Hosts, source: HostJobs
+) -> None:
+    sent.send(0)
+    sent.send(1, rendezvous=["torch", "run-2", "node-a"])
+    here = source.frame(0)
+    jobs = HostJobs(Still(sent))
+    try:
+        first, second = jobs.frame(0), jobs.frame(0)
+        assert isinstance(jobs._watch, WatchProcess)
+        assert here.diagnosis is not None
+        assert first.diagnosis is not None
+        assert first.diagnosis.ranks == here.diagnosis.ranks
+        assert first.diagnosis.findings == here.diagnosis.findings
+        assert second.diagnosis is first.diagnosis
+        assert second.map is first.map
+        assert second.elsewhere is first.elsewhere
+        jobs.next_job()
+        other = jobs.frame(0).diagnosis
+        assert other is not None
+        assert [rank.host for rank in other.ranks] == ["node-b"]
+    finally:
+        jobs.close()

@@ -151,6 +151,22 @@ def test_a_step_brings_the_next_frame_early_but_not_too_early(
     assert second.frame.late == 0.0
 
 
+def test_a_step_does_not_wait_because_a_frame_was_due_just_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Announcing()
+    monkeypatch.setattr(frame_thread, "time", machine)
+    made = Frames(machine, INTERVAL)
+    monkeypatch.setattr(made, "_wake", Step(machine, after=100.0))
+    times = []
+    coming = iter(made)
+    for after in (100.0, 100.0, 0.1, 0.0, 0.0, 0.0):
+        monkeypatch.setattr(made, "_step", Step(machine, after))
+        next(coming)
+        times.append(machine.now)
+    assert times == pytest.approx([0.0, 1.0, 1.1, 1.6, 2.1, 2.6])
+
+
 def test_a_source_that_is_turned_to_announces_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_by(Machine(), monkeypatch)
     after = Announcing()
