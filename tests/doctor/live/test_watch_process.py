@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from mgpu_doctor.rules.settings import Settings
 from tests.support.boxes import write_steps
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,21 @@ def pid_of(process: WatchProcess) -> int:
     return process._process.pid
 
 
+@contextmanager
+def held(process: WatchProcess) -> Iterator[None]:
+    """The process gets no further, but a test that waits for it fails in the end."""
+    pid = pid_of(process)
+    os.kill(pid, signal.SIGSTOP)
+    release = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGCONT))
+    release.start()
+    try:
+        yield
+    finally:
+        release.cancel()
+        if process._process is not None and process._process.pid == pid:
+            os.kill(pid, signal.SIGCONT)
+
+
 def awaited(process: WatchProcess, condition: Callable[[Seen], bool]) -> Seen:
     end = time.monotonic() + PATIENCE
     while not condition(seen := process.poll()):
@@ -70,8 +86,7 @@ def test_frames_have_the_newest_step_while_the_ranks_are_examined(
     process.turn_to(tmp_path / "job")
     first = process.poll()
     assert (first.diagnosis.furthest_step, first.going.step) == (99, None)
-    os.kill(pid_of(process), signal.SIGSTOP)  # it gets no further until it is continued
-    try:
+    with held(process):
         process._due = 0.0
         for steps in (100, 103):
             write_steps(writers[1], 3, first=steps)
@@ -80,8 +95,6 @@ def test_frames_have_the_newest_step_while_the_ranks_are_examined(
             assert seen.diagnosis is first.diagnosis
             assert seen.going.step == steps + 2
             assert seen.read > first.read
-    finally:
-        os.kill(pid_of(process), signal.SIGCONT)
     after = awaited(process, lambda seen: seen.diagnosis is not first.diagnosis)
     assert (after.diagnosis.furthest_step, after.going.step) == (105, None)
 
@@ -125,7 +138,7 @@ def test_settings_apply_in_the_process(tmp_path: Path) -> None:
         process.turn_to(folder)
         seen = process.poll()
     assert "straggler-input" not in {finding.code for finding in seen.diagnosis.findings}
-    assert seen.heat is seen.map is None
+    assert (seen.heat, seen.map) == (None, None)
 
 
 def test_if_it_is_killed_the_next_frame_starts_another(
@@ -159,8 +172,8 @@ def test_another_recording_does_not_wait_for_the_one_before(
     assert writers
     process.turn_to(tmp_path / "job")
     process.poll()
-    os.kill(pid_of(process), signal.SIGSTOP)
-    process._due = 0.0
-    process.poll()
-    process.turn_to(recording(tmp_path / "other", (WAITING,), live=True))
-    assert len(process.poll().diagnosis.ranks) == 1
+    with held(process):
+        process._due = 0.0
+        process.poll()
+        process.turn_to(recording(tmp_path / "other", (WAITING,), live=True))
+        assert len(process.poll().diagnosis.ranks) == 1
