@@ -19,6 +19,7 @@ MAY_USE_IT = {
     "mgpu_doctor/launch/job_console.py",  # a socketpair to the job
     "mgpu_doctor/launch/job_nodes.py",  # looks up the name at which nodes meet
     "mgpu_doctor/launch/private_view.py",  # sets up loopback in a network namespace of its own
+    "mgpu_doctor/live/watch_process.py",  # the same to a process that it starts
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/tracing_server.py",
     "probes/mgpu_probes/inprocess/worker_server.py",  # a unix socket, as in the next three
