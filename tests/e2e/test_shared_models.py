@@ -89,7 +89,7 @@ def test_a_process_that_hangs_is_named_from_outside_while_another_one_trains() -
     for diagnosis in examined:
         assert [rank["rank"] for rank in diagnosis["ranks"]] == [0, 1]
         (finding,) = diagnosis["findings"]
-        assert (finding["code"], finding["severity"]) == ("hang-rank-behind", "warning")
+        assert (finding["code"], finding["severity"]) == ("hang-rank-behind", "info")
         assert [culprit["pid"] for culprit in finding["culprits"]] == [hung]
         assert finding["victims"] == []
         assert "shared_model.py:" in finding["title"]

@@ -47,6 +47,8 @@ CONFIDENCE_ALONE = 0.6
 """Confidence that a rank without a process group, which nothing waits for, hangs."""
 _NOTHING = frozenset({Doing.LOCK, Doing.SLEEPING, Doing.BLOCKED, Doing.PROMPT})
 """What such a rank is seen doing: one that reads may wait for work or for storage."""
+_FOR_NOBODY = frozenset({Doing.LOCK, Doing.PROMPT})
+"""What it does not do on purpose. It may sleep on purpose: an evaluation every few minutes does."""
 _FOR_PROCESSES = ("multiprocessing/", "concurrent/futures/", "subprocess.py")
 """Libraries in which a process waits for another one, other than at the start of a `with` block,
 for a lock."""
@@ -133,7 +135,7 @@ def _report_still_ranks(hang: Hang, still: Sequence[RankProgress], measures: Mea
     one = len(still) == 1
     return Finding(
         code=CODE,
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if worst.state.point.doing in _FOR_NOBODY else Severity.INFO,
         confidence=CONFIDENCE_ALONE,
         title=f"{_title(hang, worst, certain=False)}, for {format_seconds(seconds)}",
         cause=f"{_describe_path(worst.state.point)} The ranks have no process group, so no "
@@ -251,7 +253,8 @@ RULES: tuple[Rule, ...] = (
         "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
         "recorder also shows it: ranks that never called a collective in which the others wait. Of "
         "ranks without a process group, each that cannot continue by itself is reported, and each "
-        "whose process has used no CPU for long: a warning, unless it waits for another process.",
+        "whose process has used no CPU for long, unless it waits for another process: a warning if "
+        "it waits for a lock or at a prompt, else a note, because it may sleep on purpose.",
         thresholds=f"Every process of the job must be blocked for {LEAST_BLOCKED:g} s; a rank that "
         f"polls and sleeps may use {format_share(NAPS)} of a core if the ranks that wait for it "
         f"use none, for {LONG_WAIT:g} s unless it sleeps at one line. A rank that cannot continue "
