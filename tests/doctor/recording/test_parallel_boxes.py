@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from mgpu_doctor.recording import parallel_boxes as many
+from mgpu_doctor.recording import second_process
 from mgpu_doctor.recording.box import STEP_DTYPE, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.recording.parallel_boxes import Read, reading
@@ -49,7 +50,7 @@ def in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     STRANGERS.update(psutil.Process().children())
     monkeypatch.setattr(many, "MANY", 5)
     monkeypatch.setattr(many, "AT_ONCE", 4)
-    monkeypatch.setattr(many, "_may_fork", lambda: True)
+    monkeypatch.setattr(second_process, "may_fork", lambda: True)
 
 
 STRANGERS: set[psutil.Process] = set()

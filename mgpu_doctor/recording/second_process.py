@@ -1,0 +1,148 @@
+"""Shares numbered pieces of work with a second process, if a second core is free.
+
+The second process is forked and takes pieces from the same queue. It puts the results into a file
+that both have open, and reports them through a pipe. If it is killed, the parent does the pieces it
+did not report. The pickles are safe to load: the file has no name and only this user can access
+it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+
+from mgpu_doctor.recording.column_file import ColumnFile
+
+Result = TypeVar("Result")
+Begin: TypeAlias = Callable[["ColumnFile | None"], Callable[[int], Result]]
+"""Called once in each process; returns what does the piece with a number. It may put columns into
+the file of its process, if there is one."""
+
+MOST_PIECES = 32_768
+"""Their numbers fit into the pipe's buffer."""
+_NUMBER = struct.Struct("=H")
+_REPORT = struct.Struct("=HQQ")
+"""Number of a piece; offset and length of its pickled result in the file."""
+
+
+@contextlib.contextmanager
+def sharing(count: int, begin: Begin[Result]) -> Iterator[Callable[[], list[Result]]]:
+    """A function that returns the results of all pieces, in order. A second process begins at once;
+    this one joins it when it calls the function."""
+    with contextlib.ExitStack() as opened:
+        helper = _begun(count, begin, opened) if may_fork() and count <= MOST_PIECES else None
+        yield lambda: _together(count, begin, helper)
+
+
+def may_fork() -> bool:
+    """Returns whether a second core is free and no other thread runs, whose locks a child would
+    inherit."""
+    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+
+
+class _Helper(NamedTuple):
+    """What this process shares with the second one."""
+
+    queue: int
+    """A pipe with the numbers of the remaining pieces."""
+    answers: int
+    """A pipe with the child's reports."""
+    file: ColumnFile
+
+
+def _begun(count: int, begin: Begin[Any], opened: contextlib.ExitStack) -> _Helper | None:
+    """Starts the second process; None if disk space, descriptors or processes ran out."""
+    try:
+        file = ColumnFile()
+        queue, fill = os.pipe()
+        opened.callback(os.close, queue)
+        with open(fill, "wb") as numbers:
+            numbers.write(b"".join(map(_NUMBER.pack, range(count))))
+        messages, report = os.pipe()
+        opened.callback(os.close, messages)
+        with open(report, "wb", buffering=0):
+            child = os.fork()
+            if child == 0:
+                _help(begin, queue, file, report)
+    except OSError:
+        return None
+    opened.callback(_end, child)
+    return _Helper(queue, messages, file)
+
+
+def _end(child: int) -> None:
+    """Ends the second process, if this one was interrupted before it ended by itself."""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _together(count: int, begin: Begin[Result], helper: _Helper | None) -> list[Result]:
+    """Returns the results of both processes. Pieces that the child did not finish are done here."""
+    done: dict[int, Result] = {}
+    work = begin(_new_file())
+    if helper is not None:
+        for number in _taken(helper.queue):
+            done[number] = work(number)
+        with open(helper.answers, "rb", closefd=False) as reports:
+            done.update(_left(helper.file, reports.read()))
+    return [done[number] if number in done else work(number) for number in range(count)]
+
+
+def _new_file() -> ColumnFile | None:
+    try:
+        return ColumnFile()
+    except OSError:  # then everything stays in memory
+        return None
+
+
+def _taken(queue: int) -> Iterator[int]:
+    """Yields numbers of pieces until none is left. A read from the pipe gives a complete number to
+    exactly one of the processes."""
+    while raw := os.read(queue, _NUMBER.size):
+        yield _NUMBER.unpack(raw)[0]
+
+
+def _help(begin: Begin[Any], queue: int, file: ColumnFile, report: int) -> NoReturn:
+    """The child's work. It prints nothing, even if it fails."""
+    try:
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, signal.SIG_DFL)
+        work = begin(file)
+        for number in _taken(queue):
+            raw = io.BytesIO()
+            _Pickler(raw, 5).dump(work(number))
+            place = file.append(raw.getbuffer())
+            os.write(report, _REPORT.pack(number, place, raw.tell()))
+    finally:
+        os._exit(0)
+
+
+class _Pickler(pickle.Pickler):
+    """The child's columns lie in the file that both processes have open."""
+
+    def persistent_id(self, value: object) -> object:
+        return "file" if isinstance(value, ColumnFile) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, raw: bytes, file: ColumnFile) -> None:
+        super().__init__(io.BytesIO(raw))
+        self._file = file
+
+    def persistent_load(self, _: object) -> ColumnFile:
+        return self._file
+
+
+def _left(file: ColumnFile, messages: bytes) -> dict[int, Any]:
+    """Returns number -> result of the pieces that the child finished."""
+    whole = messages[: len(messages) // _REPORT.size * _REPORT.size]
+    return {
+        number: _Unpickler(file.read(place, length), file).load()
+        for number, place, length in _REPORT.iter_unpack(whole)
+    }
