@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
-from mgpu_doctor.analysis.steps.typical_step import phase_medians, step_medians
+from mgpu_doctor.analysis.steps.typical_step import divide_collectives, typical_steps
 from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
@@ -32,14 +32,16 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     known = catalogue()
     case = unmoved(case)
     current = recent(case) if case.job.outcome is Outcome.RUNNING else case
-    measures = measure(current, forgiving=settings.forgiving)
-    found, silent = _examine(measures, known.rules, settings)
+    with typical_steps(current.ranks) as read_typical_steps:
+        measures = measure(current, forgiving=settings.forgiving)
+        found, silent = _examine(measures, known.rules, settings)
+        typical = divide_collectives(read_typical_steps(), measures)
     findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules), known.rules))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
     low = measures.missing.get("coverage")
-    places, phases = describe_places(case), phase_medians(measures)
+    places = describe_places(case)
     even, together = _ideal(measures), _efficiency(measures)
     efficiency = together if isinstance(together, Efficiency) else None
     waiting = find_busy_waiting(measures, findings, hung)
@@ -49,15 +51,15 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         ranks=tuple(
             replace(
                 _summary(measures, rank, hung),
-                phases=of_rank,
-                step_seconds_median=_traced_median(measures, rank) if median is None else median,
+                phases=step.phases,
+                step_seconds_median=_traced_median(measures, rank)
+                if step.seconds is None
+                else step.seconds,
                 where=_where(rank, places),
                 busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
                 still_seconds=None if rank.stack_pid is None else still.get(rank.stack_pid),
             )
-            for rank, of_rank, median in zip(
-                measures.case.ranks, phases, step_medians(measures.case.ranks), strict=True
-            )
+            for rank, step in zip(measures.case.ranks, typical, strict=True)
         ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,

@@ -14,7 +14,7 @@ import pickle
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from mgpu_doctor.recording.column_file import ColumnFile
@@ -24,6 +24,8 @@ Begin: TypeAlias = Callable[["ColumnFile | None"], Callable[[int], Result]]
 """Called once in each process; returns what does the piece with a number. It may put columns into
 the file of its process, if there is one."""
 
+AT_ONCE = 16
+"""Calls that a process takes from the queue at once."""
 MOST_PIECES = 32_768
 """Their numbers fit into the pipe's buffer."""
 _NUMBER = struct.Struct("=H")
@@ -38,6 +40,20 @@ def sharing(count: int, begin: Begin[Result]) -> Iterator[Callable[[], list[Resu
     with contextlib.ExitStack() as opened:
         helper = _begun(count, begin, opened) if may_fork() and count <= MOST_PIECES else None
         yield lambda: _together(count, begin, helper)
+
+
+@contextlib.contextmanager
+def sharing_calls(
+    calls: Sequence[Callable[[], Result]], *, pays: bool
+) -> Iterator[Callable[[], list[Result]]]:
+    """The same for functions, some at a time. `pays`: whether they take much longer than to start a
+    process; if not, all are called here."""
+    if not pays:
+        yield lambda: [call() for call in calls]
+        return
+    pieces = [calls[at : at + AT_ONCE] for at in range(0, len(calls), AT_ONCE)]
+    with sharing(len(pieces), lambda _: lambda number: [call() for call in pieces[number]]) as all_:
+        yield lambda: [result for piece in all_() for result in piece]
 
 
 def may_fork() -> bool:

@@ -2,90 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from math import isnan
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians, known_medians
-from mgpu_doctor.analysis.steps.warm_up import after_warm_up, each_after_warm_up
-from mgpu_doctor.case.device_times import on_one_clock
-from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.recording.record_chunks import chunks
+from mgpu_doctor.analysis.steps.step_cells import Floats
+from mgpu_doctor.analysis.steps.warm_up import each_after_warm_up
+from mgpu_doctor.case.device_times import on_one_clock, timed
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.recording.record_chunks import Chunk, chunks
+from mgpu_doctor.recording.second_process import sharing_calls
+
+MANY_RECORDS = 1_000_000
+"""Number of step records from which a second process pays: their medians take a tenth of a second.
+"""
 
 
-def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
-    """For each rank of the case: phase -> median seconds per step; None: unknown, as on ranks whose
-    devices were timed by the host's clock only. Time in collectives is split into wait and
-    communication if the ranks can be compared; otherwise all of it is `wait`."""
-    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
-    typical = _medians_by_phase([after_warm_up(rank.steps) for rank in ranks])
-    joined, attribution = measures.joined, measures.attribution
-    if joined is None or attribution is None:
-        return typical
-    if not measures.structure.alike:
-        return typical  # in a pipeline, even the busiest stage waits during the bubble
-    moving = _median(attribution.communication)
-    waiting = attribution.by_column(lambda columns: column_medians(attribution.wait_of(columns)))
-    waits = dict(zip(joined.ranks, waiting.tolist(), strict=True))
-    for rank, medians in zip(measures.case.ranks, typical, strict=True):
-        wait = waits.get(rank.rank) if rank.rank is not None else None
-        if wait is not None:
-            medians[PHASES[WAIT]] = None if isnan(wait) else wait
-            medians[PHASES[COMMUNICATION]] = moving
-    return typical
+class TypicalStep(NamedTuple):
+    """Medians of a rank's steps. None: unknown."""
+
+    phases: dict[str, float | None]
+    """Seconds per step in each phase, after warm-up; unknown on ranks whose devices were timed by
+    the host's clock only. All time in collectives is `wait`."""
+    seconds: float | None
+    """Seconds per step after warm-up, or of all steps if there are no others; None: no step is
+    recorded."""
 
 
-def step_medians(ranks: Sequence[Rank]) -> list[float | None]:
-    """For each rank: median seconds per step after its warm-up, or of all its steps if there are no
-    others; None: no step is recorded."""
+@contextmanager
+def typical_steps(ranks: Sequence[Rank]) -> Iterator[Callable[[], list[TypicalStep]]]:
+    """A function that returns the typical step of each rank. For a large job, a second process
+    begins at once."""
     steps = [rank.steps for rank in ranks]
-    kept = each_after_warm_up(steps)
-    records = [late if len(late) else every for late, every in zip(kept, steps, strict=True)]
-    medians: list[float | None] = [None] * len(ranks)
-    for chunk in chunks(records):
-        wall = chunk["wall_ns"].copy()
-        if wall.size:
-            seconds = known_medians(wall) * 1e-9
-            for place, median in zip(chunk.places.tolist(), seconds.tolist(), strict=True):
-                medians[place] = median
-    return medians
+    late = each_after_warm_up(steps)
+    phased = each_after_warm_up([on_one_clock(rank).steps for rank in ranks])
+    of_phases = list(chunks([timed(records) for records in phased]))
+    of_steps = list(
+        chunks([own if len(own) else every for own, every in zip(late, steps, strict=True)])
+    )
+    calls = [
+        *(partial(_phase_medians, chunk) for chunk in of_phases),
+        *(partial(_step_medians, chunk) for chunk in of_steps),
+    ]
+    pays = sum(map(len, steps)) >= MANY_RECORDS
+    with sharing_calls(calls, pays=pays) as call_all:
+        yield lambda: _by_rank(len(ranks), of_phases, of_steps, call_all())
 
 
-def _medians_by_phase(records: Sequence[Records]) -> list[dict[str, float | None]]:
-    """For each rank: phase -> median; phases that are equal in all records are not searched."""
-    medians: list[dict[str, float | None]] = [dict.fromkeys(PHASES) for _ in records]
-    for chunk in chunks(records):
-        for number, phase in enumerate(PHASES):
-            seconds = chunk[number]
-            if not chunk.differs(number):
-                seconds = seconds[:, :1]
-            for place, median in zip(chunk.places.tolist(), _medians(seconds.T), strict=True):
-                medians[place][phase] = median
-    return medians
-
-
-def _medians(seconds: npt.NDArray[np.floating[Any]]) -> list[float | None]:
-    """Median of the known values of each column."""
-    count = len(seconds)
-    if not count:
-        return [None] * seconds.shape[1]
-    ranked = np.array(seconds.T, order="C")
-    partly = np.isnan(ranked).any(axis=1).tolist()
-    ranked.partition(count // 2, axis=1)
-    upper = ranked[:, count // 2].astype(np.float64)
-    lower = upper if count % 2 else ranked[:, : count // 2].max(axis=1)
-    medians = ((lower + upper) / 2).tolist()
+def _by_rank(
+    ranks: int, of_phases: list[Chunk], of_steps: list[Chunk], medians: Sequence[Floats]
+) -> list[TypicalStep]:
+    phases, seconds = np.full((ranks, len(PHASES)), np.nan), np.full(ranks, np.nan)
+    for chunk, result in zip(of_phases, medians[: len(of_phases)], strict=True):
+        phases[chunk.places] = result
+    for chunk, result in zip(of_steps, medians[len(of_phases) :], strict=True):
+        seconds[chunk.places] = result
     return [
-        _median(seconds[:, place].astype(float)) if lacking else median
-        for place, (lacking, median) in enumerate(zip(partly, medians, strict=True))
+        TypicalStep(dict(zip(PHASES, map(_known, of_rank), strict=True)), _known(of_step))
+        for of_rank, of_step in zip(phases.tolist(), seconds.tolist(), strict=True)
     ]
 
 
-def _median(values: npt.NDArray[np.floating[Any]]) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else None
+def divide_collectives(typical: Iterable[TypicalStep], measures: Measures) -> list[TypicalStep]:
+    """The typical steps of the measured ranks, with time in collectives divided into wait and
+    communication if the ranks can be compared."""
+    joined, attribution = measures.joined, measures.attribution
+    if joined is None or attribution is None:
+        return [*typical]
+    if not measures.structure.alike:
+        return [*typical]  # in a pipeline, even the busiest stage waits during the bubble
+    known = attribution.communication[~np.isnan(attribution.communication)]
+    moving = float(np.median(known.astype(float))) if len(known) else None
+    waiting = attribution.by_column(lambda columns: column_medians(attribution.wait_of(columns)))
+    waits = dict(zip(joined.ranks, waiting.tolist(), strict=True))
+    divided = []
+    for rank, step in zip(measures.case.ranks, typical, strict=True):
+        wait = waits.get(rank.rank) if rank.rank is not None else None
+        if wait is not None:
+            both = {PHASES[WAIT]: _known(wait), PHASES[COMMUNICATION]: moving}
+            divided.append(step._replace(phases={**step.phases, **both}))
+        else:
+            divided.append(step)
+    return divided
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def _step_medians(chunk: Chunk) -> Floats:
+    """(k) median seconds of a step, NaN: there is none."""
+    wall = chunk["wall_ns"].copy()
+    return known_medians(wall) * 1e-9 if wall.size else np.full(len(wall), np.nan)
+
+
+def _phase_medians(chunk: Chunk) -> Floats:
+    """(k, 10) median seconds of each phase, NaN: unknown."""
+    medians = np.empty((len(chunk.places), len(PHASES)))
+    for number in range(len(PHASES)):
+        seconds = chunk[number]
+        differs = chunk.differs(number) or not seconds.shape[1]
+        medians[:, number] = _medians(seconds) if differs else seconds[:, 0]
+    return medians
+
+
+def _medians(seconds: Floats) -> Floats:
+    """(k) median of the known values of each row of (k, n); NaN for rows without one."""
+    count = seconds.shape[1]
+    if not count:
+        return np.full(len(seconds), np.nan)
+    ranked = np.array(seconds, order="C")
+    partly = np.flatnonzero(np.isnan(ranked).any(axis=1))
+    ranked.partition(count // 2, axis=1)
+    upper = ranked[:, count // 2].astype(np.float64)
+    lower = upper if count % 2 else ranked[:, : count // 2].max(axis=1)
+    medians = np.asarray((lower + upper) / 2)
+    for row in partly.tolist():
+        known = seconds[row][~np.isnan(seconds[row])].astype(float)
+        medians[row] = np.median(known) if len(known) else np.nan
+    return medians

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.steps.typical_step import _medians, phase_medians
+from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.analysis.steps.typical_step import (
+    _medians,
+    divide_collectives,
+    typical_steps,
+)
 from tests.support.synthetic import Synthetic, synthetic_case
 
 seconds = st.one_of(st.floats(0, 100, width=32), st.just(float("nan")))
@@ -19,11 +23,16 @@ shapes = array_shapes(min_dims=2, max_dims=2, max_side=9)
 
 @given(arrays(np.float32, shapes, elements=seconds))
 def test_a_median_is_that_of_what_is_known(columns: np.ndarray) -> None:
-    for place, median in enumerate(_medians(columns)):
+    for place, median in enumerate(_medians(columns.T)):
         known = columns[:, place].astype(float)
         known = known[~np.isnan(known)]
-        expected = float(np.median(known)) if len(known) else None
-        assert median == expected
+        expected = float(np.median(known)) if len(known) else np.nan
+        assert np.array_equal(median, expected, equal_nan=True)
+
+
+def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
+    with typical_steps(measures.case.ranks) as read:
+        return [step.phases for step in divide_collectives(read(), measures)]
 
 
 def test_time_in_collectives_is_divided_where_ranks_can_be_compared() -> None:
