@@ -19,7 +19,17 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.outside.untrusted_files import open_below
 
 from . import records
-from .boxheader import MOST_RECORDS, BadBox, Identity, geometry, identity, read_at, stable, word
+from .boxheader import (
+    MOST_RECORDS,
+    BadBox,
+    Identity,
+    Room,
+    geometry,
+    identity,
+    read_at,
+    stable,
+    word,
+)
 from .boxhistory import HistoryReader
 from .boxtexts import TextReader, Texts
 from .columns import Columns
@@ -119,16 +129,17 @@ class BoxFile(NamedTuple):
         return cls(Path(path), Path(path).parent)
 
 
-def read_box(where: BoxFile | str | os.PathLike[str]) -> Box:
-    """Returns the box in a file. Raises BadBox (one sentence about the file) and OSError."""
-    with BoxReader(where) as reader:
+def read_box(where: BoxFile | str | os.PathLike[str], room: Room | None = None) -> Box:
+    """Returns the box in a file. Raises BadBox (one sentence about the file) and OSError. `room`:
+    for its steps, which are valid until it is cleared."""
+    with BoxReader(where, room) as reader:
         return reader.poll()
 
 
 class BoxReader:
     """Reads a box repeatedly, each time only what is new. Raises like `read_box`."""
 
-    def __init__(self, where: BoxFile | str | os.PathLike[str]) -> None:
+    def __init__(self, where: BoxFile | str | os.PathLike[str], room: Room | None = None) -> None:
         file = where if isinstance(where, BoxFile) else BoxFile.of(where)
         self.path = os.fspath(file.path)
         self._fd = _open(file)
@@ -145,6 +156,7 @@ class BoxReader:
             dtype=STEP_DTYPE,
             cursor_at=layout.STEP_CURSOR,
             clean=records.plausible,
+            read=read_at if room is None else room.read_at,
         )
         self._events = Ring(
             self._fd,

@@ -155,7 +155,7 @@ def identity(header: bytes, *, trusted: bool) -> Identity:
     )
 
 
-def word(header: bytes, offset: int) -> int:
+def word(header: bytes | memoryview, offset: int) -> int:
     """Returns the 64-bit word at `offset`."""
     return int.from_bytes(header[offset : offset + 8], sys.byteorder)
 
@@ -179,3 +179,24 @@ def read_at(fd: int, offset: int, size: int) -> bytes:
         offset += len(part)
         size -= len(part)
     return b"".join(parts)
+
+
+class Room:
+    """Memory that is used again and again: new memory for each of ten thousand rings of records
+    would take longer to map than they take to read."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = memoryview(bytearray(size))
+        self._used = 0
+
+    def clear(self) -> None:
+        """From now on, what was read before may be overwritten."""
+        self._used = 0
+
+    def read_at(self, fd: int, offset: int, size: int) -> bytes | memoryview:
+        """The same as `read_at`, but the bytes lie here, if there is room."""
+        part = self._memory[self._used : self._used + size]
+        if len(part) < size or os.preadv(fd, [part], offset) < size:
+            return read_at(fd, offset, size)
+        self._used += size
+        return part

@@ -8,7 +8,7 @@ records of a rank (mostly an unknown one) is stored once; columns that are the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
+from math import isnan, prod
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -227,6 +227,8 @@ class Packer:
     def __init__(self, file: ColumnFile | None = None) -> None:
         self._newest: dict[Name, Column] = {}
         self._file = file
+        self._words = np.empty(0, np.uint32)
+        """Used again for each block: new memory would take longer to map than to fill."""
 
     def pack(self, records: Array | Columns) -> Columns:
         """Returns the same records, by field."""
@@ -247,17 +249,9 @@ class Packer:
 
     def _block(self, ranks: Sequence[Array]) -> Block:
         constants = np.zeros(len(ranks), STEP_DTYPE)
-        tables: dict[Name, Column] = {}
         for row, records in enumerate(ranks if len(ranks[0]) else ()):
             constants[row] = records[0]
-            columns = dict(_differing(records))
-            for name, values in columns.items():
-                if name not in tables:
-                    tables[name] = np.empty((len(ranks), len(records)), values.dtype)
-                    tables[name][:row] = _of_phase(constants, name)[:row, None]
-                tables[name][row] = values
-            for name in tables.keys() - columns.keys():
-                tables[name][row] = _of_phase(constants, name)[row]
+        tables = dict(self._differing(ranks))
         shared: dict[Name, Column] = {
             name: self._once(name, tables.pop(name)[0])
             for name in _ALIKE
@@ -265,12 +259,37 @@ class Packer:
         }
         return Block(constants.tobytes(), shared, self._kept(tables))
 
+    def _differing(self, ranks: Sequence[Array]) -> Iterator[tuple[Name, Column]]:
+        """Yields (k, n) tables of what is not the same in all records of each rank. They are valid
+        until the next call."""
+        shape = _LAST - _FIRST, len(ranks), len(ranks[0])
+        if self._words.size < prod(shape):
+            self._words = np.empty(prod(shape), np.uint32)
+        words = self._words[: prod(shape)].reshape(shape)
+        for row, records in enumerate(ranks):
+            by_record = records.view(np.uint32).reshape(len(records), _RECORD // _WORD)
+            words[:, row] = by_record[:, _FIRST:_LAST].T
+        differs = [bool((word != word[:, :1]).any()) for word in words]
+        for number in range(_PHASES):
+            if differs[_PHASE + number]:
+                yield number, words[_PHASE + number].view(np.float32)
+        for name, (first, last) in _WORDS.items():
+            if first < 0 or differs[first] or differs[last]:
+                kind, _ = _FIELDS[name]
+                if kind.itemsize == _WORD:
+                    yield name, words[first].view(kind)
+                else:
+                    yield name, np.stack([records[name] for records in ranks])
+
     def _kept(self, tables: Mapping[Name, Column]) -> Mapping[Name, Column | StoredTable]:
+        values: Sequence[Column | StoredTable] = [*tables.values()]
         if self._file is not None and tables:
-            return dict(zip(tables, self._file.store([*tables.values()]), strict=True))
-        for table in tables.values():
-            table.flags.writeable = False
-        return tables
+            values = self._file.store([*tables.values()])
+        kept = [value if isinstance(value, StoredTable) else value.copy() for value in values]
+        for table in kept:
+            if not isinstance(table, StoredTable):
+                table.flags.writeable = False
+        return dict(zip(tables, kept, strict=True))
 
     def _once(self, name: str, values: Column) -> Column:
         """Returns the previous block's column if it is equal, as counters usually are."""
@@ -290,22 +309,3 @@ def _alike(ranks: Sequence[Array]) -> Iterator[list[int]]:
         most = max(1, BLOCK // max(1, count))
         for start in range(0, len(places), most):
             yield places[start : start + most]
-
-
-def _differing(records: Array) -> Iterator[tuple[Name, Column]]:
-    """Yields the columns that are not the same in all records."""
-    words = records.view(np.uint32).reshape(len(records), -1)[:, _FIRST:_LAST]
-    by_word = np.ascontiguousarray(words.T)
-    differs = (by_word != by_word[:, :1]).any(axis=1).tolist()
-    for number in range(_PHASES):
-        if differs[_PHASE + number]:
-            yield number, by_word[_PHASE + number].view(np.float32)
-    for name, (first, last) in _WORDS.items():
-        if first < 0 or differs[first] or differs[last]:
-            yield name, records[name]
-
-
-def _of_phase(records: Array, name: Name) -> Column:
-    """(n) values of a field or a phase."""
-    values: Column = records[name] if isinstance(name, str) else records["phases"][:, name]
-    return values

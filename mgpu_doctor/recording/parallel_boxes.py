@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from mgpu_doctor.recording.box import BadBox, Box, BoxFile, read_box
+from mgpu_doctor.recording.boxheader import Room
 from mgpu_doctor.recording.column_file import ColumnFile
 from mgpu_doctor.recording.columns import Packer
 from mgpu_doctor.recording.second_process import sharing
@@ -18,6 +20,11 @@ MANY = 2000
 nothing was gained (on two busy cores)."""
 AT_ONCE = 64
 """Boxes that a process takes from the queue at once."""
+
+TOGETHER = 16
+"""Boxes that are read before their records are packed, while these lie in the caches."""
+ROOM = 4 << 20
+"""Bytes for them; a full ring of steps takes 1 MiB."""
 
 Read: TypeAlias = "Box | str"
 """A box, or one sentence why it cannot be read."""
@@ -74,9 +81,12 @@ def _read_one_file(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
 
 
 def _packed(files: Sequence[BoxFile], packer: Packer) -> list[Read]:
+    room = Room(ROOM)
     packed: list[Read] = []
-    for start in range(0, len(files), AT_ONCE):
-        reads = [_read_one_file(file, read_box) for file in files[start : start + AT_ONCE]]
+    for start in range(0, len(files), TOGETHER):
+        room.clear()  # the steps before are packed
+        some = files[start : start + TOGETHER]
+        reads = [_read_one_file(file, partial(read_box, room=room)) for file in some]
         whole = [box for box in reads if not isinstance(box, str)]
         columns = iter(packer.pack_all([box.steps for box in whole]))
         packed += [

@@ -84,13 +84,13 @@ EVENT_DTYPE = np.dtype(
 )
 
 
-def whole(raw: bytes, dtype: np.dtype[np.void]) -> Array:
+def whole(raw: bytes | memoryview, dtype: np.dtype[np.void]) -> Array:
     """Returns `raw` as records, without an incomplete one at its end."""
     return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
 
 
 def sound(
-    raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
+    raw: bytes | memoryview, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
     """Returns those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is
     right."""
@@ -106,7 +106,9 @@ def sound(
     return believed
 
 
-def _all_sound(raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]) -> bool:
+def _all_sound(
+    raw: bytes | memoryview, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
+) -> bool:
     """Returns whether adjacent records are intact, by one CRC over all of them. After a record that
     ends with its own CRC, the CRC depends on its initial value, not on the record's content, so the
     same number of intact records of one size always gives the same CRC."""

@@ -32,8 +32,10 @@ class Ring:
         dtype: np.dtype[np.void],
         cursor_at: int,
         clean: Callable[[Array], Array],
+        read: Callable[[int, int, int], bytes | memoryview] = read_at,
     ) -> None:
         self._fd = fd
+        self._read = read
         self._offset = offset
         self._capacity = capacity
         self._most = capacity
@@ -115,9 +117,9 @@ class Ring:
         first = self.newest % self._capacity
         size = self._dtype.itemsize
         until_end = min(count, self._capacity - first)
-        raw = read_at(self._fd, self._offset + first * size, until_end * size)
+        raw = self._read(self._fd, self._offset + first * size, until_end * size)
         if count > until_end:
-            raw += read_at(self._fd, self._offset, (count - until_end) * size)
+            raw = bytes(raw) + read_at(self._fd, self._offset, (count - until_end) * size)
         if count == 1 and word(raw, 0) != self.newest + 1:  # usual case: nothing new
             return self.kept[:0]
         records = whole(raw, self._dtype)
@@ -134,7 +136,7 @@ class Ring:
             values = values[seq[values] + np.uint64(self._capacity) > seq[values[-1]]]
         return self._clean(records[values])
 
-    def _in_turn(self, raw: bytes, records: Array) -> Array:
+    def _in_turn(self, raw: bytes | memoryview, records: Array) -> Array:
         """Returns all of `records`, as a view, if they are the next ones and intact, except for a
         last one not yet written: the usual case. Empty otherwise."""
         seq = records["seq"]
