@@ -24,8 +24,10 @@ Begin: TypeAlias = Callable[["ColumnFile | None"], Callable[[int], Result]]
 """Called once in each process; returns what does the piece with a number. It may put columns into
 the file of its process, if there is one."""
 
-AT_ONCE = 16
-"""Calls that a process takes from the queue at once."""
+MANY_CELLS = 2_000_000
+"""Numbers from which a second process pays: their medians take 20 ms. A choice."""
+PIECES = 40
+"""Calls are divided into about so many pieces."""
 MOST_PIECES = 32_768
 """Their numbers fit into the pipe's buffer."""
 _NUMBER = struct.Struct("=H")
@@ -44,16 +46,23 @@ def sharing(count: int, begin: Begin[Result]) -> Iterator[Callable[[], list[Resu
 
 @contextlib.contextmanager
 def sharing_calls(
-    calls: Sequence[Callable[[], Result]], *, pays: bool
+    calls: Sequence[Callable[[], Result]], cells: int
 ) -> Iterator[Callable[[], list[Result]]]:
-    """The same for functions, some at a time. `pays`: whether they take much longer than to start a
-    process; if not, all are called here."""
-    if not pays:
+    """The same for functions. If they go through fewer than `MANY_CELLS` numbers, all are called
+    here."""
+    if cells < MANY_CELLS:
         yield lambda: [call() for call in calls]
         return
-    pieces = [calls[at : at + AT_ONCE] for at in range(0, len(calls), AT_ONCE)]
-    with sharing(len(pieces), lambda _: lambda number: [call() for call in pieces[number]]) as all_:
-        yield lambda: [result for piece in all_() for result in piece]
+    at_once = max(1, len(calls) // PIECES)
+    pieces = [calls[at : at + at_once] for at in range(0, len(calls), at_once)]
+    with sharing(len(pieces), lambda _: lambda number: [call() for call in pieces[number]]) as rest:
+        yield lambda: [result for piece in rest() for result in piece]
+
+
+def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
+    """Returns the results of the calls; of many `cells`, a second process makes some of them."""
+    with sharing_calls(calls, cells) as results:
+        return results()
 
 
 def may_fork() -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.analysis.steps.step_cells import Floats
+from mgpu_doctor.recording.second_process import call_all
 
 BLOCK = 250_000
 """Cells processed at a time: 1 MB, which fits into the caches."""
@@ -58,20 +60,29 @@ def _other(two: Floats, values: Floats) -> Floats:
 def middle(values: Floats, less: Floats | None = None) -> Middle:
     """The middle elements of (T, N) values, or of how much more they are than `less`; N > 1. Rows
     with NaN give NaN; for even N, `low` and `high` are the same."""
-    count, ranks = values.shape
+    odd = values.shape[1] % 2
+    calls = [partial(_middles, values, less, rows) for rows in row_blocks(values)]
+    none = np.empty((2 + odd, 0), values.dtype)
+    middles = np.concatenate([none, *call_all(calls, values.size)], axis=1)
+    low = middles[:2]
+    return Middle(low, middles[1:] if odd else low)
+
+
+def _middles(values: Floats, less: Floats | None, rows: slice) -> Floats:
+    """(2 or 3, t) the elements at index N//2 - 1 and N//2, for odd N also the next one, of rows."""
+    block = np.array(values[rows], order="C")
+    if less is not None:
+        np.subtract(block, less[rows], out=block)
+    count, ranks = block.shape
     middles = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
     place = ranks // 2
-    for rows, block in blocks(values):
-        if less is not None:
-            np.subtract(block, less[rows], out=block)
-        block.partition(place, axis=1)
-        middles[0, rows] = block[:, :place].max(axis=1)
-        middles[1, rows] = block[:, place]
-        if ranks % 2:
-            middles[2, rows] = block[:, place + 1 :].min(axis=1)
-        middles[:, rows][:, np.isnan(block[:, place:].max(axis=1))] = np.nan
-    low = middles[:2]
-    return Middle(low, middles[1:] if ranks % 2 else low)
+    block.partition(place, axis=1)
+    middles[0] = block[:, :place].max(axis=1)
+    middles[1] = block[:, place]
+    if ranks % 2:
+        middles[2] = block[:, place + 1 :].min(axis=1)
+    middles[:, np.isnan(block[:, place:].max(axis=1))] = np.nan
+    return middles
 
 
 def known_medians(block: Floats) -> Floats:
@@ -84,10 +95,14 @@ def known_medians(block: Floats) -> Floats:
 
 def blocks(values: Floats) -> Iterator[tuple[slice, Floats]]:
     """The rows of (T, N) values in blocks, as copies that are contiguous in memory."""
-    size = max(1, BLOCK // max(1, values.shape[1]))
-    for start in range(0, len(values), size):
-        rows = slice(start, start + size)
+    for rows in row_blocks(values):
         yield rows, np.array(values[rows], order="C")
+
+
+def row_blocks(values: Floats) -> Iterator[slice]:
+    """The rows of (T, N) values, as many at a time as fill a block."""
+    size = max(1, BLOCK // max(1, values.shape[1]))
+    return (slice(start, start + size) for start in range(0, len(values), size))
 
 
 def median_of_others(values: Floats) -> Floats:

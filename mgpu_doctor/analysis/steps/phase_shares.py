@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 
 import numpy as np
@@ -21,6 +22,7 @@ from mgpu_doctor.analysis.steps.warm_up import (
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.record_chunks import Chunk, chunks
+from mgpu_doctor.recording.second_process import call_all
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
@@ -59,8 +61,12 @@ def coverage(ranks: Sequence[Rank]) -> float | None:
     garbage collector outside them, explain. Time between the end of a step and the begin of the
     next counts as unexplained. None if no rank has a step."""
     explained, wall = np.zeros(len(ranks)), np.zeros(len(ranks))
-    for chunk in chunks([rank.steps for rank in ranks]):
-        explained[chunk.places], wall[chunk.places] = _seconds(chunk)
+    parts = list(chunks([rank.steps for rank in ranks]))
+    calls = [partial(_seconds, chunk) for chunk in parts]
+    for chunk, both in zip(
+        parts, call_all(calls, sum(len(rank.steps) for rank in ranks)), strict=True
+    ):
+        explained[chunk.places], wall[chunk.places] = both
     total = sum(wall.tolist())  # in the order of the ranks, however they are stored
     return min(1.0, sum(explained.tolist()) / total) if total > 0 else None
 

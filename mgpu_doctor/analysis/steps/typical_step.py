@@ -20,10 +20,6 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.record_chunks import Chunk, chunks
 from mgpu_doctor.recording.second_process import sharing_calls
 
-MANY_RECORDS = 1_000_000
-"""Number of step records from which a second process pays: their medians take a tenth of a second.
-"""
-
 
 class TypicalStep(NamedTuple):
     """Medians of a rank's steps. None: unknown."""
@@ -51,9 +47,8 @@ def typical_steps(ranks: Sequence[Rank]) -> Iterator[Callable[[], list[TypicalSt
         *(partial(_phase_medians, chunk) for chunk in of_phases),
         *(partial(_step_medians, chunk) for chunk in of_steps),
     ]
-    pays = sum(map(len, steps)) >= MANY_RECORDS
-    with sharing_calls(calls, pays=pays) as call_all:
-        yield lambda: _by_rank(len(ranks), of_phases, of_steps, call_all())
+    with sharing_calls(calls, sum(map(len, steps))) as results:
+        yield lambda: _by_rank(len(ranks), of_phases, of_steps, results())
 
 
 def _by_rank(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
@@ -28,6 +28,7 @@ from mgpu_doctor.analysis.statistics.medians import (
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.recording.second_process import call_all
 
 __all__ = [
     "OWN_PHASES",
@@ -108,7 +109,8 @@ class Attribution:
     def by_column(self, measure: Callable[[slice], Floats]) -> Floats:
         """(R) a measure of each column, computed for a few of them at a time: all cells of a large
         job would take as much memory as `own` does."""
-        return np.concatenate([measure(columns) for columns in column_blocks(self.own)])
+        calls = [partial(measure, columns) for columns in column_blocks(self.own)]
+        return np.concatenate(call_all(calls, self.own.size))
 
     @property
     def excess(self) -> Floats:

@@ -31,6 +31,7 @@ from mgpu_doctor.analysis.steps.work_and_wait import (
     phase_excess,
     reference,
 )
+from mgpu_doctor.recording.second_process import call_all
 
 LEAST_RANKS = 32
 """Fewer ranks do not show what is usual."""
@@ -333,25 +334,33 @@ class _Fleet:
         if known.shape[1] < LEAST_RANKS:
             return {}
         usual = learn(known, resolution=RESOLUTION * self.usual)
-        rise_needed, level_needed = rise_limit(self.ranks, self.steps), level_limit(self.ranks)
         size = max(1, BLOCK // len(self.rows))
+        parts = [columns[start : start + size] for start in range(0, len(columns), size)]
+        calls = [partial(self._lasting_among, usual, excess, part) for part in parts]
         by_rank: dict[int, list[Persistent]] = {}
-        for start in range(0, len(columns), size):
-            some = columns[start : start + size]
-            series, places = self._series(excess(some))
-            newest, whole = usual.of(series)
-            rise, level = newest / rise_needed, whole / level_needed
-            for at in np.flatnonzero((rise >= 1) | (level >= 1)).tolist():
-                persistent = lasting(
-                    series[:, at],
-                    usual,
-                    rise=float(rise[at]),
-                    level=float(level[at]),
-                    floor=self.floor,
-                )
-                if persistent is not None:
-                    onset = int(self.rows[persistent.onset]) if persistent.onset else 0
-                    by_rank[int(some[places[at]])] = [replace(persistent, onset=onset)]
+        for some in call_all(calls, len(self.rows) * len(columns)):
+            by_rank |= some
+        return by_rank
+
+    def _lasting_among(
+        self, usual: Usual, excess: Excess, columns: Ints
+    ) -> dict[int, list[Persistent]]:
+        rise_needed, level_needed = rise_limit(self.ranks, self.steps), level_limit(self.ranks)
+        series, places = self._series(excess(columns))
+        newest, whole = usual.of(series)
+        rise, level = newest / rise_needed, whole / level_needed
+        by_rank: dict[int, list[Persistent]] = {}
+        for at in np.flatnonzero((rise >= 1) | (level >= 1)).tolist():
+            persistent = lasting(
+                series[:, at],
+                usual,
+                rise=float(rise[at]),
+                level=float(level[at]),
+                floor=self.floor,
+            )
+            if persistent is not None:
+                onset = int(self.rows[persistent.onset]) if persistent.onset else 0
+                by_rank[int(columns[places[at]])] = [replace(persistent, onset=onset)]
         return by_rank
 
     def _series(self, seconds: Floats) -> tuple[Floats, Ints]:
