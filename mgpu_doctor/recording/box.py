@@ -130,8 +130,10 @@ class BoxFile(NamedTuple):
 
 
 def read_box(where: BoxFile | str | os.PathLike[str], room: Room | None = None) -> Box:
-    """Returns the box in a file. Raises BadBox (one sentence about the file) and OSError. `room`:
-    for its steps, which are valid until it is cleared."""
+    """Returns the box in a file. Raises BadBox (one sentence about the file) and OSError.
+
+    `room`: the steps lie in it, until it is cleared, and neither they nor the history are cleaned
+    by `plausible`: whoever reads many boxes checks them together."""
     with BoxReader(where, room) as reader:
         return reader.poll()
 
@@ -149,13 +151,14 @@ class BoxReader:
         except BadBox as bad:
             os.close(self._fd)
             raise BadBox(f"{self.path} cannot be read: {bad}") from None
+        clean = records.plausible if room is None else _unchanged
         self._steps = Ring(
             self._fd,
             offset=self._at.steps,
             capacity=self._at.step_capacity,
             dtype=STEP_DTYPE,
             cursor_at=layout.STEP_CURSOR,
-            clean=records.plausible,
+            clean=clean,
             read=read_at if room is None else room.read_at,
         )
         self._events = Ring(
@@ -164,7 +167,7 @@ class BoxReader:
             capacity=self._at.event_capacity,
             dtype=EVENT_DTYPE,
             cursor_at=layout.EVENT_CURSOR,
-            clean=lambda values: values,
+            clean=_unchanged,
         )
         self._device_times = Ring(
             self._fd,
@@ -175,7 +178,7 @@ class BoxReader:
             clean=records.plausible_device_times,
         )
         self._events_seen: tuple[BoxEvent, ...] = ()
-        self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
+        self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity, clean)
         self._windows: tuple[Array, int | None] = self._steps.kept, None
         self._told_texts = Texts({}, {}, ())
         self._seldom: tuple[bytes, ...] | None = None
@@ -300,6 +303,10 @@ class BoxReader:
             site=self._texts.site(word(header, layout.NOW_SITE)),
             group_seq=word(header, layout.NOW_SEQUENCE) or None,
         )
+
+
+def _unchanged(values: Array) -> Array:
+    return values
 
 
 def _event(record: np.void) -> BoxEvent:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from mgpu_probes.inprocess import layout
 
 from .boxheader import read_at, word
-from .records import HISTORY_DTYPE, STEP_DTYPE, Array, sound, whole, windows
+from .records import HISTORY_DTYPE, STEP_DTYPE, Array, join_records, sound, whole, windows
 
 _ATTEMPTS = 4
 _NEVER_READ = (2, 0, 0)
 _WORDS_END = layout.HISTORY_WINDOW[1] + 8
 _NONE: Array = np.empty(0, HISTORY_DTYPE)
-_BYTES = np.dtype(f"V{layout.STEP_SIZE}")
 
 
 class HistoryReader:
     """Reads windows closed since the last poll, and the open one every time."""
 
-    def __init__(self, fd: int, offset: int, capacity: int) -> None:
+    def __init__(
+        self, fd: int, offset: int, capacity: int, clean: Callable[[Array], Array]
+    ) -> None:
         self._fd = fd
         self._offset = offset
         self._capacity = capacity
+        self._clean = clean
         self._key = _NEVER_READ
         self._open = b""
         self._closed = _NONE
@@ -53,8 +57,8 @@ class HistoryReader:
     def _add(self, key: tuple[int, int, int], known: int, raw: bytes) -> None:
         """Adds windows. `raw`: those after the first `known`; the last one is still open."""
         _, cursor, _ = key
-        values = _believed(raw, known + 1)
-        self._all = _joined(self._closed, values) if known else values
+        values = self._clean(_believed(raw, known + 1))
+        self._all = join_records([self._closed, values], HISTORY_DTYPE) if known else values
         self._open = raw[(cursor - known) * layout.STEP_SIZE :]
         last_is_open = len(self._all) and int(self._all["seq"][-1]) > cursor
         self._closed = self._all[:-1] if last_is_open else self._all
@@ -81,12 +85,3 @@ def _believed(raw: bytes, first: int) -> Array:
     seq = whole(raw, STEP_DTYPE)["seq"]
     own = np.flatnonzero(seq == np.uint64(first) + np.arange(len(seq), dtype=np.uint64))
     return windows(raw, sound(raw, STEP_DTYPE, own))
-
-
-def _joined(before: Array, after: Array) -> Array:
-    """Returns both concatenated. (np.concatenate would pack the fields.)"""
-    both = np.empty(len(before) + len(after), HISTORY_DTYPE)
-    whole_records = both.view(_BYTES)  # field by field would take ten times as long
-    whole_records[: len(before)] = before.view(_BYTES)
-    whole_records[len(before) :] = after.view(_BYTES)
-    return both

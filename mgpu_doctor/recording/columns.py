@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess import layout
 
 from .column_file import Column, ColumnFile, StoredTable
-from .records import STEP_DTYPE, Array
+from .records import STEP_DTYPE, Array, check_plausible, check_values
 
 Name: TypeAlias = "str | int"
 """A field; a phase by its number."""
@@ -234,24 +234,31 @@ class Packer:
         """Returns the same records, by field."""
         return self.pack_all([records])[0]
 
-    def pack_all(self, records_by_rank: Sequence[Array | Columns]) -> list[Columns]:
-        """Returns the same records of each rank, by field; ranks with equally many share blocks."""
+    def pack_all(
+        self, records_by_rank: Sequence[Array | Columns], *, checked: bool = False
+    ) -> list[Columns]:
+        """Returns the same records of each rank, by field; ranks with equally many share blocks.
+        `checked`: raises ImplausibleError if `plausible` would change any of them."""
         ranks = [
             records.copy() if isinstance(records, Columns) else records
             for records in records_by_rank
         ]
         by_rank: dict[int, Columns] = {}
         for places in _alike(ranks):
-            block = self._block([ranks[place] for place in places])
+            block = self._block([ranks[place] for place in places], checked=checked)
             for row, place in enumerate(places):
                 by_rank[place] = Columns(block, row, len(ranks[place]))
         return [by_rank[place] for place in range(len(ranks))]
 
-    def _block(self, ranks: Sequence[Array]) -> Block:
+    def _block(self, ranks: Sequence[Array], *, checked: bool) -> Block:
         constants = np.zeros(len(ranks), STEP_DTYPE)
         for row, records in enumerate(ranks if len(ranks[0]) else ()):
             constants[row] = records[0]
         tables = dict(self._differing(ranks))
+        if checked:
+            check_plausible(constants)
+            for name, table in tables.items():
+                check_values(name, table)
         shared: dict[Name, Column] = {
             name: self._once(name, tables.pop(name)[0])
             for name in _ALIKE

@@ -9,10 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from mgpu_doctor.recording.box import BadBox, Box, BoxFile, read_box
+from mgpu_doctor.recording.box import HISTORY_DTYPE, BadBox, Box, BoxFile, read_box
 from mgpu_doctor.recording.boxheader import Room
 from mgpu_doctor.recording.column_file import ColumnFile
 from mgpu_doctor.recording.columns import Packer
+from mgpu_doctor.recording.records import ImplausibleError, check_plausible, join_records
 from mgpu_doctor.recording.second_process import sharing
 
 MANY = 2000
@@ -87,9 +88,16 @@ def _packed(files: Sequence[BoxFile], packer: Packer) -> list[Read]:
         room.clear()  # the steps before are packed
         some = files[start : start + TOGETHER]
         reads = [_read_one_file(file, partial(read_box, room=room)) for file in some]
-        whole = [box for box in reads if not isinstance(box, str)]
-        columns = iter(packer.pack_all([box.steps for box in whole]))
-        packed += [
-            box if isinstance(box, str) else replace(box, steps=next(columns)) for box in reads
-        ]
+        try:
+            packed += _with_columns(reads, packer)
+        except ImplausibleError:
+            packed += _with_columns([_read_one_file(file, read_box) for file in some], packer)
     return packed
+
+
+def _with_columns(reads: Sequence[Read], packer: Packer) -> list[Read]:
+    """The same boxes with their steps as columns. Raises ImplausibleError."""
+    whole = [box for box in reads if not isinstance(box, str)]
+    check_plausible(join_records([box.history for box in whole], HISTORY_DTYPE))
+    columns = iter(packer.pack_all([box.steps for box in whole], checked=True))
+    return [box if isinstance(box, str) else replace(box, steps=next(columns)) for box in reads]
