@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 from mgpu_probes.outside.torch_pickles import NotAFlightError
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from mgpu_doctor.case import box_files, box_ranks, captured_console, outcomes, untrusted_json
 from mgpu_doctor.case.attempts import last_sign_of_life, list_beside, split_attempts
-from mgpu_doctor.case.device_samples import DeviceReader
+from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample
 from mgpu_doctor.case.ending_gaps import read_endings, unread_log
 from mgpu_doctor.case.ending_records import Ending
 from mgpu_doctor.case.flight_records import Flight, read_folder
@@ -89,15 +89,12 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     hosts = _choose_hosts(roots)
     by_root = {root: [host for host in hosts if host.parent.parent == root] for root in roots}
     own = {root: _own_info(root) or (info if root == path else {}) for root in roots}
-    later: list[Unexamined] = []
     found = _find_boxes(roots, own, hosts)
-    with reading(found, read) as read_all:
-        host_samples = RecordedLines(later).of(  # boxes are read meanwhile
-            hosts, layout.HOST_SAMPLES, decode_host_sample, most=MOST_SAMPLES_BYTES
-        )
+    with reading(found, read) as read_all:  # boxes are read meanwhile
+        parts = read_parts(roots, hosts)
+        end = ending(parts.end or _object(path / layout.END, path), until)
+        files = _read_host_files(by_root, hosts, parts.over, with_streams=until is None or end.over)
         boxes = box_files.readable_boxes(read_all(), unexamined)
-    parts = read_parts(roots, hosts)
-    end = ending(parts.end or _object(path / layout.END, path), until)
     moment = box_ranks.Moment(
         here=here(path),
         exits=_exits(lines, hosts),
@@ -109,10 +106,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
     )
     current = list(attempts.last)
-    streams: dict[str, list[str]] = {}
-    for root, of_root in by_root.items() if until is None or end.over else ():
-        streams |= captured_console.read_streams(root, hosts=of_root, unexamined=unexamined)
-    console, asked = captured_console.console(streams, current)
+    console, asked = captured_console.console(files.streams, current)
     end = reported_by_launcher(end, asked)
     if info.get("kind") != layout.GATHERED:
         current = outcomes.with_missing(current, command_of(info))
@@ -127,17 +121,8 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         earlier=attempts.earlier,
         launcher_alive=launcher_alive(own[path], end, until),
     )
-    unexamined += (*later, *list_beside(attempts))
-    device_samples = [
-        sample
-        for host in hosts  # each with its own reader: a line may refer to earlier ones
-        for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
-    ]
-    snapshots = join_looks(
-        {host.name: lines.of([host], layout.LOOKS, decode_job_snapshot) for host in hosts},
-        parts.over,
-    )
-    current = _number_pids(current, snapshots)
+    unexamined += (*files.gaps, *list_beside(attempts), *files.later_gaps)
+    current = _number_pids(current, files.snapshots)
     endings: list[Ending] = []
     unread: list[Unexamined] = []
     for root, of_root in by_root.items():
@@ -146,7 +131,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         unread += gaps
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
-    unexamined += unread_log(device_samples, {gap.gap for gap in unexamined})
+    unexamined += unread_log(files.device_samples, {gap.gap for gap in unexamined})
     if not boxes and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
@@ -171,24 +156,65 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
             if until is None or end_.at <= until
         ),
         console=console,
-        host_samples=tuple(s for s in host_samples if until is None or s.at <= until),
-        device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
+        host_samples=tuple(s for s in files.host_samples if until is None or s.at <= until),
+        device_samples=tuple(s for s in files.device_samples if until is None or s.at <= until),
         endings=tuple(endings),
         job_snapshots=tuple(
-            snapshot for snapshot in snapshots if until is None or snapshot.at <= until
+            snapshot for snapshot in files.snapshots if until is None or snapshot.at <= until
         ),
         flights=_flights(hosts, until, unexamined),
-        signs=signs_of(streams, console.ends if job.outcome is Outcome.FAILED else None)
+        signs=signs_of(files.streams, console.ends if job.outcome is Outcome.FAILED else None)
         if end.over or read is read_box
         else (),
         tried=read_tried(path),
         applied=read_applied(info),
         lost_hosts=tuple(
-            LostHost(name, _find_last_record(name, current, host_samples))
+            LostHost(name, _find_last_record(name, current, files.host_samples))
             for name in (parts.lost if until is None else ())
         ),
         asked_hosts=asked_hosts,
         unexamined=tuple(unexamined),
+    )
+
+
+class _HostFiles(NamedTuple):
+    """What lies beside the boxes of the hosts. `gaps`, `later_gaps`: what of it cannot be read."""
+
+    streams: Mapping[str, list[str]]
+    host_samples: Sequence[HostSample]
+    device_samples: Sequence[DeviceSample]
+    snapshots: Sequence[JobSnapshot]
+    gaps: Sequence[Unexamined]
+    later_gaps: Sequence[Unexamined]
+
+
+def _read_host_files(
+    by_root: Mapping[Path, Sequence[Path]],
+    hosts: Sequence[Path],
+    over: Mapping[str, bool],
+    *,
+    with_streams: bool,
+) -> _HostFiles:
+    """`hosts`: their folders, also by recording; `over`: host -> whether its part ended."""
+    gaps: list[Unexamined] = []
+    streams: dict[str, list[str]] = {}
+    for root, of_root in by_root.items() if with_streams else ():
+        streams |= captured_console.read_streams(root, hosts=of_root, unexamined=gaps)
+    lines, later = RecordedLines(gaps), RecordedLines([])
+    return _HostFiles(
+        streams,
+        lines.of(hosts, layout.HOST_SAMPLES, decode_host_sample, most=MOST_SAMPLES_BYTES),
+        [
+            sample
+            for host in hosts  # each with its own reader: a line may refer to earlier ones
+            for sample in later.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
+        ],
+        join_looks(
+            {host.name: later.of([host], layout.LOOKS, decode_job_snapshot) for host in hosts},
+            over,
+        ),
+        gaps,
+        later.unexamined,
     )
 
 
