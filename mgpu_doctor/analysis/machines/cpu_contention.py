@@ -96,14 +96,18 @@ class Reading(NamedTuple):
     at: float
     task: Task
     cpu: float | None
-    throttled: float | None
     group: str | None
     """The control group above it with the least quota."""
     quota: float | None
+    throttled: float | None
     outside: float | None
     """CPU seconds so far of everything on the host but this job."""
     children: Mapping[int, tuple[float | None, Task]]
     """pid -> CPU seconds so far, and the rest."""
+
+
+_CHILDLESS: Mapping[int, tuple[float | None, Task]] = {}
+"""Of most ranks: a dictionary of its own for each would take megabytes in a large job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,25 +277,22 @@ def _readings(
     begin, end = span
     readings = []
     for sample, others, children in zip(samples, outside, offspring, strict=True):
+        if not begin <= sample.at <= end:
+            continue
         task = sample.tasks.get(rank.pid)
-        if task is None or not begin <= sample.at <= end:
+        if task is None:
             continue
         if rank.metadata.main_thread_trains is False:  # the main thread does not train
             task = structs.replace(task, ran=None, queued=None)
-        limit = _limit(task, sample)
+        own = children.get(rank.pid)
         readings.append(
             Reading(
-                at=sample.at,
-                task=task,
-                cpu=_cpu(sample, rank.pid),
-                throttled=limit.throttled,
-                group=limit.group,
-                quota=limit.quota,
-                outside=others,
-                children={
-                    pid: (_cpu(sample, pid), sample.tasks[pid])
-                    for pid in children.get(rank.pid, ())
-                },
+                sample.at,
+                task,
+                _cpu(sample, rank.pid),
+                *_limit(task, sample),
+                others,
+                {pid: (_cpu(sample, pid), sample.tasks[pid]) for pid in own} if own else _CHILDLESS,
             )
         )
     return readings
@@ -370,13 +371,15 @@ class _Sum:
     def add(self, counter: Iterable[tuple[float, float | None]]) -> None:
         """Adds a counter. Time in which it fell or was not read does not count: its process or
         thread is another one then."""
+        grown, seconds = self._grown, self._seconds
         before = 0.0
         old: float | None = None
         for at, new in counter:
             if old is not None and new is not None and new >= old and at > before:
-                self._grown += new - old
-                self._seconds += at - before
+                grown += new - old
+                seconds += at - before
             before, old = at, new
+        self._grown, self._seconds = grown, seconds
 
     @property
     def rate(self) -> float | None:
