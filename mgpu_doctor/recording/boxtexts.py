@@ -111,11 +111,14 @@ def _finite(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _: None)
+
+
 def _object(raw: bytes) -> Mapping[str, Any] | None:
     """Returns a JSON object, cut to the writer's own depth and length; None if `raw` is not one.
     The parser raises RecursionError on thousands of nested brackets."""
     try:
-        value = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=lambda _: None)
+        value = _DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):

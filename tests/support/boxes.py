@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from math import nan
 from pathlib import Path
 
+import numpy as np
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.device_clock import DeviceStep
+
+from mgpu_doctor.recording.box import STEP_DTYPE
 
 SECOND = 1_000_000_000
 PHASES = (0.25, nan, 0.5, *[nan] * 7)
@@ -100,3 +104,18 @@ GEOMETRY_AT = {
 
 def set_geometry(path: Path, name: str, value: int) -> None:
     overwrite(path, GEOMETRY_AT[name], struct.pack("=I", value))
+
+
+def sound_records(*changes: dict[str, object], dtype: np.dtype[np.void] = STEP_DTYPE) -> bytes:
+    """Records with right CRCs."""
+    end = dtype.itemsize - 4
+    made = b""
+    for number, change in enumerate(changes, 1):
+        record = np.zeros(1, dtype)
+        record["seq"] = number
+        for name, value in change.items():
+            record[name] = value
+        body = bytearray(record.tobytes())
+        body[end:] = struct.pack("=I", zlib.crc32(body[:end]))
+        made += body
+    return made

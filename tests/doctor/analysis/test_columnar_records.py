@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnosis import diagnose
+from mgpu_doctor.recording import second_process
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.report import diagnosis_json
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
@@ -39,6 +41,27 @@ def _array(steps: object) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
 def test_the_same_diagnosis(job: Synthetic) -> None:
     case = synthetic_case(job)
     assert diagnosis_json.render(diagnose(packed(case))) == diagnosis_json.render(diagnose(case))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_same_diagnosis_by_two_processes(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    case = packed(synthetic_case(JOBS["many"]))
+    alone = diagnosis_json.render(diagnose(case))
+    begun = []
+    fork = os.fork
+
+    def forked() -> int:
+        child = fork()
+        if child == 0 and dies:
+            os._exit(1)
+        begun.append(child)
+        return child
+
+    monkeypatch.setattr(second_process, "MANY_CELLS", 1)
+    monkeypatch.setattr(second_process, "may_fork", lambda: True)
+    monkeypatch.setattr(os, "fork", forked)
+    assert diagnosis_json.render(diagnose(case)) == alone
+    assert len(begun) > 3
 
 
 def test_warm_up_is_left_out_whenever_it_is_asked_for() -> None:

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tests.support.boxes import (
     overwrite,
     set_geometry,
     set_word,
+    sound_records,
     write_steps,
 )
 from tests.support.seeds import at_most
@@ -274,7 +274,7 @@ def test_impossible_device_times_are_not_believed(box: Path) -> None:
         {"step_seq": (1 << 64) - 1, "wall_ns": 5, "phases": [phases]},
         {"step_seq": 1, "wall_ns": 5, "least_lead": -np.inf, "most_lead": 3e38},
     )
-    overwrite(box, AT["device"], records(*hostile, dtype=DEVICE_DTYPE))
+    overwrite(box, AT["device"], sound_records(*hostile, dtype=DEVICE_DTYPE))
     found = read_box(box).device_times
     assert found is not None
     assert found["seq"].tolist() == [4, 5]
@@ -299,23 +299,8 @@ def test_a_writer_may_go_without(box: Path, name: str) -> None:
     assert (len(found.history) == 0) == (name == "history_capacity")
 
 
-def records(*changes: dict[str, object], dtype: np.dtype[np.void] = STEP_DTYPE) -> bytes:
-    """Records with right CRCs."""
-    end = dtype.itemsize - 4
-    made = b""
-    for number, change in enumerate(changes, 1):
-        record = np.zeros(1, dtype)
-        record["seq"] = number
-        for name, value in change.items():
-            record[name] = value
-        body = bytearray(record.tobytes())
-        body[end:] = struct.pack("=I", zlib.crc32(body[:end]))
-        made += body
-    return made
-
-
 def test_impossible_times_are_not_believed(box: Path) -> None:
-    hostile = records(
+    hostile = sound_records(
         {"wall_ns": -5, "end_ns": 1},
         {"wall_ns": 5, "end_ns": -1},
         {"wall_ns": 2**62, "end_ns": 1},
@@ -410,7 +395,7 @@ def test_a_history_that_points_nowhere_is_empty(box: Path) -> None:
 
 
 def test_a_writer_may_count_the_steps_of_a_window_in_sixteen_bits(box: Path) -> None:
-    raw = bytearray(records({"end_ns": 1, "micro_batches": 12}))
+    raw = bytearray(sound_records({"end_ns": 1, "micro_batches": 12}))
     overwrite(box, AT["history"], bytes(raw))
     assert read_box(box).history["micro_batches"][0] == 12
 

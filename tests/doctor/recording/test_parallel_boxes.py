@@ -18,13 +18,14 @@ from threading import Event, Thread
 
 import psutil
 import pytest
+from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.recording import parallel_boxes as many
 from mgpu_doctor.recording import second_process
 from mgpu_doctor.recording.box import STEP_DTYPE, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.recording.parallel_boxes import Read, reading
-from tests.support.boxes import finished
+from tests.support.boxes import finished, overwrite, sound_records
 
 COUNT = 21
 FIELDS = STEP_DTYPE.names or ()
@@ -33,13 +34,21 @@ packed = many._packed
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[BoxFile]:
-    """Boxes, one that is none, and one that is not there."""
+    """Boxes, one that is none, one that is not there, and some with impossible times."""
     found = []
     for number in range(COUNT):
         folder = tmp_path / str(number)
         found.append(BoxFile.of(finished(folder, steps=number)))
     found[4].path.write_bytes(b"no box" * 1000)
     found[9].path.unlink()
+    for number, area, impossible in (
+        (10, "steps", {"wall_ns": -5}),
+        (14, "steps", {"end_ns": 1 << 62}),
+        (17, "steps", {"phases": [[-1.0] * 10]}),
+        (18, "steps", {"cpu_s": 3e38}),
+        (20, "history", {"wall_ns": 1 << 62, "micro_batches": 1}),
+    ):
+        overwrite(found[number].path, layout.areas()[area], sound_records(impossible))
     return found
 
 
