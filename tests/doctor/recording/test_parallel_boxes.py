@@ -41,14 +41,15 @@ def files(tmp_path: Path) -> list[BoxFile]:
         found.append(BoxFile.of(finished(folder, steps=number)))
     found[4].path.write_bytes(b"no box" * 1000)
     found[9].path.unlink()
-    for number, area, impossible in (
+    impossible: list[tuple[int, str, dict[str, object]]] = [
         (10, "steps", {"wall_ns": -5}),
         (14, "steps", {"end_ns": 1 << 62}),
         (17, "steps", {"phases": [[-1.0] * 10]}),
         (18, "steps", {"cpu_s": 3e38}),
         (20, "history", {"wall_ns": 1 << 62, "micro_batches": 1}),
-    ):
-        overwrite(found[number].path, layout.areas()[area], sound_records(impossible))
+    ]
+    for number, area, values in impossible:
+        overwrite(found[number].path, layout.areas()[area], sound_records(values))
     return found
 
 
