@@ -9,8 +9,10 @@ is read. Only `diagnose` judges them: it reads all output."""
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from mgpu_doctor.case.box_files import find_boxes
@@ -50,8 +52,8 @@ MOST_RECORDS = 1 << 20
 black box holds with 128 ranks, the newest 104 steps with 10,000. Of earlier steps the history is
 kept."""
 MOST_LEADERS = 16
-"""Ranks whose newest step is read for each frame: the furthest ones. Ranks of a job are at most
-some steps apart, so more would cost more and show the same."""
+"""Ranks whose newest step is read for each frame: the furthest of each host. Ranks of a job are at
+most some steps apart, so more would cost more and show the same."""
 LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
@@ -168,14 +170,18 @@ class Watch:
         return self._seen
 
     def _choose_leaders(self, case: Case, servers: Container[int | None]) -> tuple[BoxFile, ...]:
-        """The boxes of the furthest ranks that run and train; of the first of equal ones."""
+        """The boxes of the furthest ranks that run and train, of as many hosts as possible: what
+        hosts send arrives at different moments. Of equal ones those of the first."""
         running = [
             rank
             for rank in case.ranks
             if rank.state in LIVES and len(rank.steps) and rank.rank not in servers
         ]
-        furthest = sorted(running, key=lambda rank: -(rank.last_step or 0))[:MOST_LEADERS]
-        files = (self._files.get((rank.host, rank.pid, rank.rank)) for rank in furthest)
+        furthest = sorted(running, key=lambda rank: -(rank.last_step or 0))
+        places: defaultdict[str, count[int]] = defaultdict(count)
+        ranked = [(next(places[rank.host]), rank) for rank in furthest]
+        chosen = sorted(ranked, key=lambda placed: placed[0])[:MOST_LEADERS]
+        files = (self._files.get((rank.host, rank.pid, rank.rank)) for _, rank in chosen)
         return tuple(file for file in files if file is not None)
 
     def _listen(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -392,3 +393,25 @@ def test_the_newest_step_is_shown_while_all_else_is_some_seconds_old() -> None:
         assert second.going.step_seconds == first.going.step_seconds
         assert watch.poll(anew=True).diagnosis.furthest_step == 102
         assert watch.poll().going.step is None, "the ranks are as new"
+
+
+def test_the_newest_step_is_read_from_ranks_of_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_watch, "MOST_LEADERS", 2)
+    folder = recording(runs() / "job", (), live=True)
+    kernel = os.uname()
+    with ExitStack() as stack:
+        for rank in range(4):
+            host = f"node-{rank // 3}"
+            named = os.uname_result((kernel[0], host, *kernel[2:]))
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "uname", lambda named=named: named)
+                made = Writer.open(boxes(folder, host), rank=rank, local_rank=0, world_size=4)
+            writer = stack.enter_context(closing(made))
+            writer.birth({"framework": "torch", "strategy": "ddp"})
+            writer.state(layout.RUNNING)
+            write_steps(writer, 100 if rank < 3 else 99)
+        watch = Watch(folder, Clock(), cost=time.thread_time)
+        stack.callback(watch.close)
+        assert watch.poll().diagnosis.furthest_step == 99
+        write_steps(writer, 3, first=99)
+        assert watch.poll().going.step == 101
