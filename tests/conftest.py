@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.support.jobs import IN_PARALLEL
@@ -104,10 +105,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order is the same in all processes."""
     check_that_no_test_is_left_out(items)
     if IN_PARALLEL:
-        items.sort(key=lambda item: item.path)
+        items.sort(key=lambda item: str(item.path))
     for item in items:
-        if END_TO_END not in item.path.parents:
+        if not is_end_to_end(item.path):
             item.add_marker(pytest.mark.untimed)
+
+
+@cache
+def is_end_to_end(file: Path) -> bool:
+    return END_TO_END in file.parents
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Processes that run in parallel send one report of a test that passes instead of five
+    messages. This saves a millisecond of processor time per test."""
+    if not IN_PARALLEL or item.config.getoption("durations") is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @cache

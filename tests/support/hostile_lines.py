@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import combinations
 
 from tests.support.patterns import Char, Lookahead, Part, Repeat, Variant
@@ -78,7 +79,12 @@ def _text(parts: Iterable[Part], rng: random.Random) -> str:
 
 
 def _one_of(chars: frozenset[str], rng: random.Random) -> str:
-    return rng.choice(sorted(chars)) if chars else ""
+    return rng.choice(_in_order(chars)) if chars else ""
+
+
+@cache
+def _in_order(chars: frozenset[str]) -> list[str]:
+    return sorted(chars)
 
 
 def seconds(act: Callable[[], object], most: float) -> float:

@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -241,11 +242,16 @@ def lines(events: Iterable[Json], rank: int | None, world: int | None) -> Iterat
 def _line(event: Json) -> str:
     """As Kineto's output_json.cpp breaks it."""
     return (
-        f'{{\n    "ph": "X", "cat": "{event["cat"]}", "name": {json.dumps(event["name"])}, '
+        f'{{\n    "ph": "X", "cat": "{event["cat"]}", "name": {_quoted(event["name"])}, '
         f'"pid": {event["pid"]}, "tid": {event["tid"]},\n    "ts": {event["ts"]:.3f}, '
         f'"dur": {event["dur"]:.3f},\n    "args": {{\n      '
         f"{json.dumps(event['args'])[1:-1]}\n    }}\n  }}"
     )
+
+
+@cache
+def _quoted(name: str) -> str:
+    return json.dumps(name)
 
 
 def written(folder: Path, job: Job, *, packed: bool = False, leave_out: Iterable[int] = ()) -> Path:

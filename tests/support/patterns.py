@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -78,6 +79,7 @@ Variant = tuple[Part, ...]
 """A pattern without alternatives: one choice for each of them."""
 
 
+@cache
 def variants(pattern: str | bytes, flags: int, longest: int) -> list[Variant]:
     """What the pattern can be. Of very many, a sample. `longest`: of a line, in characters."""
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
@@ -100,10 +102,12 @@ def _steps(variant: Variant, places: int, longest: int) -> float:
     steps, times, least, apart = 0.0, 1.0, 0, False
     between: list[frozenset[str]] = []
     for at, part in enumerate(variant):
-        tries = times * max(1.0, places / max(1, least))
         if isinstance(part, Char):
             between.append(part.chars)
-        elif isinstance(part, Lookahead):
+            least += 1
+            continue
+        tries = times * max(1.0, places / max(1, least))
+        if isinstance(part, Lookahead):
             steps += tries * max(_steps(body, 1, longest) + len(body) for body in part.bodies)
         elif isinstance(part, Edge):
             apart = _begins_run(part, variant[at + 1 :])
@@ -281,5 +285,10 @@ def _chars(code: str, value: Any, flags: int) -> frozenset[str] | None:
     if code == "RANGE":
         return frozenset(char for char in ALPHABET if value[0] <= ord(char) <= value[1])
     if code == "CATEGORY":
-        return frozenset(char for char in ALPHABET if re.match(_CLASSES[str(value)], char))
+        return _chars_of_class(_CLASSES[str(value)])
     return None
+
+
+@cache
+def _chars_of_class(pattern: str) -> frozenset[str]:
+    return frozenset(char for char in ALPHABET if re.match(pattern, char))

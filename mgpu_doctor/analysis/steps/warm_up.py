@@ -95,6 +95,8 @@ def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool
     """(T) whether a step belongs to the warm-up: flagged, among the first steps of the run, or much
     longer than the median near the start of the records. `longest`: seconds of the slowest rank;
     `flags`: combined flags of all ranks."""
-    slow_start = longest > LEADING_FACTOR * np.median(longest)
-    slow_start[LEADING:] = False
-    return np.asarray((flags & WARM_UP != 0) | (steps < FIRST_STEPS) | slow_start)
+    first = (flags & WARM_UP != 0) | (steps < FIRST_STEPS)
+    head = longest[:LEADING]
+    if len(head) and head.max() > LEADING_FACTOR * longest.min():  # the median is not less
+        first[:LEADING] |= head > LEADING_FACTOR * np.median(longest)
+    return np.asarray(first)

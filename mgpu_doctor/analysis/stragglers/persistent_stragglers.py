@@ -197,11 +197,13 @@ def _find_in_small_job(
 
 def _common_autocorrelation(values: Floats) -> float:
     """Autocorrelation of the median rank; 0 if too few ranks are compared."""
+    if values.shape[1] < POOLED:
+        return 0.0
     known = [column[~np.isnan(column)] for column in values.T]
-    correlations = [
-        clipped_autocorrelation(column) for column in known if len(column) >= LEAST_STEPS
-    ]
-    return float(np.median(correlations)) if len(correlations) >= POOLED else 0.0
+    long = [column for column in known if len(column) >= LEAST_STEPS]
+    if len(long) < POOLED:
+        return 0.0
+    return float(np.median([clipped_autocorrelation(column) for column in long]))
 
 
 def _persistent(values: Floats, comparisons: int, floor: float, alike: float) -> Persistent | None:
