@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.support.jobs import IN_PARALLEL
 from tests.support.nvml import Libraries, PretendNvml
@@ -151,6 +152,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return find_group(config.rootpath / nodeid.partition("::")[0]) or nodeid
 
     return Scheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The quick run's examples are made without the constants of the modules that are loaded:
+    reading them takes each process a second, and the examples would differ with what other tests
+    have loaded."""
+    if not config.getoption("hypothesis_profile", None):
+        vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.summary import scalar
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
@@ -79,6 +76,10 @@ def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
 def _write(folder: Path, rank: Rank) -> None:
     """Writes a rank's scalars in this thread: a SummaryWriter waits for ever for its own thread,
     which ends on a full disk."""
+    from tensorboardX.event_file_writer import EventsWriter  # loads torch, where it is installed
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.summary import scalar
+
     private_folder(folder)
     writer = EventsWriter(str(folder / "events"))
     for tag, value, step, at in _scalars(rank):

@@ -111,21 +111,19 @@ class Rule:
     """What was never tested on a real job, such as on a GPU; empty if all was."""
     detectors: tuple[Detector, ...] = field(init=False, repr=False, compare=False)
     """All ways to detect the finding; fallbacks last."""
+    defaults: Limits = field(init=False, repr=False, compare=False)
+    """The limits by name."""
 
     def __post_init__(self) -> None:
         first = Detector(self.examine, self.measured, self.needs)
         detectors = sorted((first, *self.alternatives), key=lambda detector: detector.fallback)
         object.__setattr__(self, "detectors", tuple(detectors))
+        object.__setattr__(self, "defaults", {limit.name: limit.default for limit in self.limits})
 
     @property
     def how_measured(self) -> str:
         """How all detectors work, as one paragraph."""
         return " ".join(detector.measured for detector in self.detectors if detector.measured)
-
-    @property
-    def defaults(self) -> dict[str, float]:
-        """The limits by name."""
-        return {limit.name: limit.default for limit in self.limits}
 
     def apply(self, measures: Measures, limits: Limits) -> list[Finding]:
         """The findings of its detectors, with the additions of other sources."""
@@ -135,7 +133,7 @@ class Rule:
                 continue
             if not (detector.fallback and findings):
                 findings += detector.examine(measures, limits)
-        for detector in self.alternatives:
+        for detector in self.alternatives if findings else ():
             if detector.add is not None and detector.applies_to(measures):
                 additions = [detector.add(finding, measures) for finding in findings]
                 pairs = zip(findings, additions, strict=True)

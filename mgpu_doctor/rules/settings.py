@@ -36,7 +36,8 @@ class Settings:
 
     def limits(self, rule: Rule) -> Limits:
         """The rule's limits with what the user has set."""
-        return {**rule.defaults, **self.values.get(rule.code, {})}
+        own = self.values.get(rule.code)
+        return {**rule.defaults, **own} if own else rule.defaults
 
 
 DEFAULTS = Settings()

@@ -8,11 +8,13 @@ import json
 import os
 import pickle
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -64,18 +66,38 @@ class OldGroup(Group):
     _enable_collectives_timing = property()  # raises AttributeError
 
 
+def load_module(monkeypatch: pytest.MonkeyPatch, world: SimpleNamespace) -> ModuleType:
+    """The probe's module with a pretended torch: the real one takes seconds to load."""
+    groups = SimpleNamespace(distributed_c10d=SimpleNamespace(_world=world))
+    torch = SimpleNamespace(__version__="2.0", distributed=groups)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    spec = find_spec("mgpu_probes.inprocess.frameworks.torch.collective_timing")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_installed_torch_keeps_its_groups_where_the_probe_looks() -> None:
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).with_name("distributed") / "distributed_c10d.py"
+    text = source.read_text(encoding="utf-8")
+    assert "\n_world = " in text
+    assert "def pg_map(self)" in text
+
+
 def answered(
     monkeypatch: pytest.MonkeyPatch, groups: Sequence[Group], handler: str, **environment: str
 ) -> dict[str, object]:
     """What the probe of a rank in these groups answers."""
-    from mgpu_probes.inprocess.frameworks.torch import collective_timing
-    from torch.distributed import distributed_c10d
-
+    world = SimpleNamespace(pg_map=dict.fromkeys(groups))
+    collective_timing = load_module(monkeypatch, world)
     probe = ProbeContext()
     probe.on, probe.rank, probe.objects.backend = True, 3, "gloo"
-    monkeypatch.setattr(collective_timing, "probe", probe, raising=False)
-    world = SimpleNamespace(pg_map=dict.fromkeys(groups))
-    monkeypatch.setattr(distributed_c10d, "_world", world)
+    vars(collective_timing)["probe"] = probe
     for name in (*collective_timing.BUFFER_SIZES, collective_timing.MAX_CONNECTIONS):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

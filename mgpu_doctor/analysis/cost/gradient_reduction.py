@@ -107,10 +107,10 @@ class Exchanges:
 
 def count_exchanges(rank: Rank) -> Exchanges | None:
     """The counts; None without DistributedDataParallel, or if its counters are incomplete."""
-    module, records = rank.metadata.ddp, after_warm_up(rank.steps)
+    module = rank.metadata.ddp
     if module is None or not module.forwards or module.synced is None:
         return None
-    updates = _updates(rank)
+    updates, records = _updates(rank), after_warm_up(rank.steps)
     if updates is None or len(records) < LEAST_STEPS:
         return None
     passes = float(np.median(records["micro_batches"]))

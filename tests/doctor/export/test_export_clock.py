@@ -58,7 +58,7 @@ def test_csv_holds_the_devices_phases_of_timed_steps() -> None:
 
 
 def test_parquet_and_csv_agree(tmp_path: Any, optional_formats: ModuleType) -> None:
-    import pyarrow.parquet as pq  # takes longer to load than all tests here take
+    import pyarrow.parquet as pq  # takes as long to load as all tests here
 
     case = case_on_gpus()
     optional_formats.write_parquet(tmp_path / "steps.parquet", case)

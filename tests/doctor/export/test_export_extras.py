@@ -32,7 +32,7 @@ JOB = Synthetic(ranks=3, steps=40)
 
 
 def read_table(file: Path) -> Any:
-    import pyarrow.parquet as pq  # takes seconds to load, so only where it is used
+    import pyarrow.parquet as pq  # slow to load, so only where it is used
 
     return pq.read_table(file)
 
@@ -85,7 +85,7 @@ def test_a_job_without_a_step_is_a_table_without_rows(
 
 def events(folder: Path) -> list[Any]:
     """Of the one file there: u64 length, its CRC, the event, its CRC (TFRecord)."""
-    from tensorboardX.proto.event_pb2 import Event  # it loads torch
+    from tensorboardX.proto.event_pb2 import Event
 
     (file,) = folder.iterdir()
     raw, found, at = file.read_bytes(), [], 0

@@ -173,14 +173,14 @@ def test_a_row_that_is_too_long_takes_several_lines() -> None:
     assert "+10 %" not in "".join(lines[1:])
 
 
-def test_ten_thousand_ranks_make_only_the_rows_that_are_shown(
+def test_of_two_thousand_ranks_only_the_rows_that_are_shown_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nodes = [f"node{number:04}" for number in range(1250)]
+    nodes = [f"node{number:03}" for number in range(250)]
     made = multi_host.spread_over_hosts(
-        diagnoses.straggler(10_000, 4711, Outcome.RUNNING), nodes, EACH
+        diagnoses.straggler(2000, 1711, Outcome.RUNNING), nodes, EACH
     )
-    steps = heat(10_000, 4711, steps=20)
+    steps = heat(2000, 1711, steps=20)
     hosts = tuple(multi_host.status(name) for name in nodes)
     large = frame(made, heat=steps, map=map_ranks(made, steps), hosts=hosts)
     drawn: list[int] = []
@@ -192,8 +192,8 @@ def test_ten_thousand_ranks_make_only_the_rows_that_are_shown(
 
     monkeypatch.setattr(host_map._Sheet, "_cell", counted)
     lines = host_map.map_lines(large, 120, View())
-    assert len(lines) == 2 + 1250
-    assert "node0588" in lines[2].plain
+    assert len(lines) == 2 + 250
+    assert "node213" in lines[2].plain
     assert len(drawn) == EACH
 
 
