@@ -33,6 +33,8 @@ from tests.support.synthetic import Synthetic
 
 CODES = frozenset(rule.code for rule in OWN if rule.family == "hardware")
 SAMPLES = 24
+READINGS = 12
+"""Samples that the real probe takes: it makes hundreds of calls of the library for each."""
 FIRST_PID = 1000
 """The pid of rank 0; the other ranks have the following ones."""
 WIDE = Pcie(generation=5, width=16, generation_most=5, width_most=16, replays=0)
@@ -62,10 +64,10 @@ def job(
     return replace(case, device_samples=tuple(samples), observed=samples[-1].at)
 
 
-def times(case: Case, every: float = 1.0) -> list[float]:
-    """The times of SAMPLES samples, the last one at the end of the job's last step."""
+def times(case: Case, every: float = 1.0, count: int = SAMPLES) -> list[float]:
+    """The times of `count` samples, the last one at the end of the job's last step."""
     end = max(float(rank.steps["end_ns"][-1]) * 1e-9 for rank in case.ranks)
-    return [end - every * (SAMPLES - 1 - place) for place in range(SAMPLES)]
+    return [end - every * (count - 1 - place) for place in range(count)]
 
 
 def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case:
@@ -118,10 +120,10 @@ def scenario(nvml: PretendNvml, folder: Path, *names: str, ranks: int = 8, **opt
 def sampled(nvml: PretendNvml, folder: Path, boxes: Sequence[Box], ranks: int = 8) -> Case:
     """The same for given machines."""
     case = on_gpus(Synthetic(ranks=ranks), [], device_uuid=None, device_order="PCI_BUS_ID")
-    turns = [boxes[place * len(boxes) // SAMPLES] for place in range(SAMPLES)]
+    turns = [boxes[place * len(boxes) // READINGS] for place in range(READINGS)]
     read = nvml.samples(folder / "state", *turns)
     lines = DeviceLines(folder / "devices.jsonl")
-    for at, sample in zip(times(case), read, strict=True):
+    for at, sample in zip(times(case, 2.0, READINGS), read, strict=True):
         lines.append({**sample, "at": at, "events": [{**e, "at": at} for e in sample["events"]]})
     reader = DeviceReader()
     text = (folder / "devices.jsonl").read_text(encoding="utf-8")
