@@ -6,16 +6,19 @@ is read (`mgpu_probes.outside.untrusted_files`).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
 from mgpu_probes.outside.terminal_text import clean
 from mgpu_probes.outside.untrusted_files import OverBudgetError, open_below, within_budget
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 Json = Any
 T = TypeVar("T")
@@ -50,8 +53,7 @@ def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Lines(Generic[T]):
+class Lines(msgspec.Struct, Generic[T], frozen=True):
     """The facts in a file of lines."""
 
     facts: tuple[T, ...] = ()
@@ -136,12 +138,16 @@ def words(value: Any) -> list[str] | None:
     return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]
 
 
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+@cache
+def _decoder() -> JSONDecoder:
+    from json import JSONDecoder  # not needed on a machine without a job
+
+    return JSONDecoder(parse_constant=lambda _: None)
 
 
 def parse_json(raw: bytes) -> Json:
     """The parsed JSON; NaN and infinities are None. Raises ValueError."""
     try:
-        return _DECODER.decode(raw.decode("utf-8", "replace"))
+        return _decoder().decode(raw.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None

@@ -6,8 +6,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -43,8 +42,7 @@ _RAY = click.option(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostsRequest:
+class HostsRequest(NamedTuple):
     """Which hosts the user wants. `option`: the option that names them, `value`: its value,
     `namespace`: of pods."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.completers import complete_recording
-from mgpu_doctor.cli.diagnose import find_recording
 from mgpu_doctor.cli.host_options import HostsRequest, host_options, propose_option
 from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
 from mgpu_doctor.cli.terminal_output import (
@@ -281,7 +280,7 @@ def _make_source(
         from mgpu_doctor.live.frame_source import ALL_OPTIONS
         from mgpu_doctor.live.live_jobs import LiveJobs
 
-        recording = None if job is None else find_recording(job)
+        recording = None if job is None else _find_recording(job)
         jobs = LiveJobs(recording, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
         if wanted is None:
             jobs.begin()
@@ -289,11 +288,17 @@ def _make_source(
     from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.live.replay import Replay
 
-    folder: Path = find_recording(replay)
+    folder = _find_recording(replay)
     try:
         return Replay(folder, chosen)
     except NotARecording as error:
         exit_with(NOTHING_EXAMINED, str(error))
+
+
+def _find_recording(name: str) -> Path:
+    from mgpu_doctor.cli.diagnose import find_recording  # most screens name none
+
+    return find_recording(name)
 
 
 def _make_host_source(

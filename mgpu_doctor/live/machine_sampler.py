@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -222,4 +221,6 @@ def _as_line(sample: Mapping[str, object]) -> bytes:
     try:
         return msgspec.json.encode(sample)
     except UnicodeEncodeError:  # a name that is not Unicode
+        import json
+
         return json.dumps(sample).encode()

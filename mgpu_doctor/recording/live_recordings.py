@@ -8,7 +8,6 @@ and it contains the recording's key, which others cannot read.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import tempfile
@@ -131,6 +130,8 @@ def read_object(folder: Path, name: str) -> dict[str, Any] | None:
         return {}
     except OSError:
         return None
+    import json  # not needed on a machine without a job
+
     try:
         with open(descriptor, "rb") as file, within_budget() as budget:
             raw = file.read(MOST_BYTES)

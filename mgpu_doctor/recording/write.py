@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,6 +74,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes a JSON object with `write_whole`."""
+    import json  # not needed where nothing is written
+
     write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -108,6 +109,8 @@ class Lines:
         self._offered += 1
         if (self._offered - 1) % self._stride:
             return
+        import json  # not needed where nothing is written
+
         line = json.dumps(make(), separators=(",", ":")).encode() + b"\n"
         if len(line) > _MAX_LINE_BYTES:
             raise OSError(errno.EMSGSIZE, f"a line of {len(line)} bytes is too long")

@@ -38,13 +38,13 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from mgpu_doctor.findings import Diagnosis, Finding
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
+    from mgpu_doctor.tui.job_panels import FindingsPanel, RanksPanel
+    from mgpu_doctor.tui.machine_panels import ProcessesPanel
     from mgpu_doctor.tui.map_panel import MapPanel
-    from mgpu_doctor.tui.panel import FindingsPanel
-    from mgpu_doctor.tui.process_panel import ProcessesPanel
+    from mgpu_doctor.tui.row_selection import GpusPanel
     from mgpu_doctor.tui.screens.base import FollowingScreen
     from mgpu_doctor.tui.screens.events_screen import EventsScreen
     from mgpu_doctor.tui.screens.graph_selection import Choice
-    from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
     from mgpu_doctor.tui.view import RankKey
 
 STEP_SECONDS = 1.0
@@ -58,6 +58,8 @@ MISSED_FOR = 60.0
 """Seconds that such a notice stays on the screen."""
 NOTICED_FOR = 20.0
 """Seconds that a sentence from before the first frame stays on the screen."""
+KEYS_AFTER = 0.5
+"""Seconds after the start at which the keys are shown even without a frame. A choice."""
 TENTHS = 10
 MOMENT = 0.01
 """Seconds after an event at which a replay that goes to it shows it."""
@@ -111,13 +113,11 @@ class TopApp(ThemedApp):
     def get_default_screen(self) -> Screen[Any]:
         """Returns the main screen, which has the class of usual widths at once: a class that comes
         with the size styles the whole screen a second time before the first frame."""
-        screen = super().get_default_screen()
-        screen.add_class(USUAL)
-        return screen
+        return Screen(classes=USUAL)
 
     def compose(self) -> ComposeResult:
         yield from panel_groups.first_panels()
-        yield keys.KeyHints()
+        yield keys.KeyHints(waits=True)
 
     def on_mount(self) -> None:
         self._panels = tuple(self.query(Panel))
@@ -126,6 +126,11 @@ class TopApp(ThemedApp):
         if self._notice is not None:
             self.notify(self._notice, timeout=NOTICED_FOR, markup=False)
         self._make_frames()
+        self.set_timer(KEYS_AFTER, self._show_keys)
+
+    def _show_keys(self) -> None:
+        for main in self.screen_stack[:1]:  # none when the app ends
+            main.query_one(keys.KeyHints).begin()
 
     def on_unmount(self) -> None:
         self._frames.end()
@@ -155,6 +160,8 @@ class TopApp(ThemedApp):
         if not self._panels or not self._panels[0].is_attached:  # the app ends
             return
         self._show()
+        if before is None:
+            self.call_after_refresh(self._show_keys)
         came = now is not None and now.diagnosis is not None
         had = before is not None and before.diagnosis is not None
         if (bool(_findings(before)), had) != (bool(_findings(now)), came):

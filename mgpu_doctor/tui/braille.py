@@ -39,7 +39,7 @@ Levels = Sequence[int | None]
 def levels(shares: Sequence[float], dots: int) -> list[int | None]:
     """Returns shares of 0..1 as heights of 1 to `dots`; NaN (not measured) as None."""
     return [
-        None if math.isnan(share) else max(1, round(min(1.0, max(0.0, share)) * dots))
+        None if math.isnan(share) else dots if share >= 1.0 else max(1, round(share * dots))
         for share in shares
     ]
 

@@ -54,6 +54,7 @@ class Frames:
         self._listen()
 
     def _listen(self) -> None:
+        self._announced = isinstance(self.source, Announcer)
         if isinstance(self.source, Announcer):
             self.source.announce_steps(self._step.set)
 
@@ -94,7 +95,7 @@ class Frames:
     def _rest(self, early: float, longest: float) -> bool:
         """Waits until the next frame is due; whether it came earlier because something happened.
         `early`: seconds after which a step brings it."""
-        if isinstance(self.source, Announcer):
+        if self._announced:
             early = max(0.0, early)
             happened = self._wake.wait(early) or self._step.wait(max(0.0, longest - early))
         else:

@@ -135,14 +135,22 @@ MAIN_ACTIONS = frozenset(
 class KeyHints(Footer):
     """The line of keys at the bottom; those that it has no room for are left out. At the start
     Textual makes it eight times, mostly of the same keys; each time took a hundredth of the time to
-    the first frame."""
+    the first frame. `waits`: it is empty until `begin`, because its widgets take half as long as
+    everything else on the screen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits: bool = False) -> None:
         super().__init__(compact=True)
+        self._waits = waits
         self._hinted: list[tuple[Binding, bool]] = []
 
+    def begin(self) -> None:
+        """Shows the keys from now on."""
+        if self._waits:
+            self._waits = False
+            self.screen.refresh_bindings()
+
     async def recompose(self) -> None:
-        if not self.is_attached:  # its page was closed meanwhile
+        if self._waits or not self.is_attached:  # its page was closed meanwhile
             return
         active = self.screen.active_bindings.values()
         hints = [(shown.binding, shown.enabled) for shown in active if shown.binding.show]

@@ -15,9 +15,14 @@ from rich.text import Text
 from textual.strip import Strip
 
 
-def make_strip(line: Text, width: int, base: Style, console: Console) -> Strip:
-    """Returns a line, cut or padded to `width` cells, on the style `base`."""
+def make_strip(
+    line: Text, width: int, base: Style, console: Console, room: int | None = None
+) -> Strip:
+    """Returns a line, cut or padded to `width` cells, on the style `base`. `room`: cells for the
+    line, if fewer."""
     plain, whole, cells = line.plain, line.style, line.cell_len
+    if room is not None and cells > room:
+        return make_strip(line, room, base, console).adjust_cell_length(width, base)
     segments: list[Segment] = []
     done = 0
     for start, end, style in line.spans:

@@ -7,16 +7,15 @@ a line that says the same as before is not painted again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.events import Click, Resize
-from textual.geometry import Region, Size
+from textual.events import Resize
+from textual.geometry import Region, Size, Spacing
 from textual.markup import escape
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -80,6 +79,8 @@ class Panel(ScrollView, inherit_bindings=False):
     ) -> None:
         """`entitle` makes the title from a frame. `room`: None if it is always shown in full.
         `reachable`: Tab stops at it."""
+        self._strips: dict[int, Strip] = {}
+        """The painted lines, by the cells below the top of the text, until they change."""
         super().__init__(id=id, classes="framed" if title and room else None)
         self.room = room
         self._draw = draw
@@ -93,6 +94,10 @@ class Panel(ScrollView, inherit_bindings=False):
         cache the painted line."""
         self._base_style: Style | None = None
         """That of its text, from the style sheet; None: not known yet."""
+        self._gutter: Spacing | None = None
+        """The title and the padding; None: not known yet."""
+        self._width = self._line_width = 0
+        """Cells of a line of text (0: not known yet), and of a line with what is right of it."""
         self._marked: int | None = None
         self._due = False
         self._wanted = True
@@ -148,11 +153,11 @@ class Panel(ScrollView, inherit_bindings=False):
     def show(self, frame: Frame, view: View) -> None:
         """Draws this frame from now on."""
         self._shown = frame, view
-        before = self._titled(self._title)
+        before = self._title, self._keys_work
         if self._entitle is not None:
             self._title = self._entitle(frame, view)
         self._keys_work = self.has_rows()
-        if self._titled(self._title) != before:
+        if (self._title, self._keys_work) != before:
             self._retitled = True
             self.border_title = self._titled(self._title)
             self._retitled = False
@@ -171,15 +176,19 @@ class Panel(ScrollView, inherit_bindings=False):
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
         """Repaints. On a new title Textual would repaint the whole panel; one line is enough."""
-        if not regions:
-            self._base_style = None
         if self._retitled:
             left, top = self.content_offset
             regions = (Region(-left, -top, self.outer_size.width, 1),)
+        for region in regions:
+            for y in region.line_range:
+                self._strips.pop(y, None)
+        if not regions:
+            self._forget_style()
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def on_resize(self, _event: Resize) -> None:
-        self._marked = None
+        self._marked, self._width = None, 0
+        self._forget_style()
         self._redraw()
 
     def _redraw(self) -> None:
@@ -187,7 +196,8 @@ class Panel(ScrollView, inherit_bindings=False):
             self._lines, self.display = (), False
             return
         frame, view = self._shown
-        width = self.scrollable_content_region.width or self.app.size.width
+        self._width = self._width or self.scrollable_content_region.width
+        width = self._width or self.app.size.width
         before, self._lines = self._lines, self._draw(frame, width, view)
         self.display = bool(self._lines) and not self._squeezed
         size = Size(width, len(self._lines))
@@ -218,7 +228,7 @@ class Panel(ScrollView, inherit_bindings=False):
         before, self._painted = self._painted, {}
         changed = [y for y, (_, shown) in before.items() if not _same(shown, self._text(y))]
         if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
+            self.refresh(*_join_lines(changed, width))
 
     def _text(self, y: int) -> Text:
         """Returns the newest frame's line `y` cells below the top. Made once."""
@@ -245,60 +255,61 @@ class Panel(ScrollView, inherit_bindings=False):
         """Returns the line shown `y` cells below the top."""
         return y if y < self.stays else y + int(self.scroll_offset.y)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Paints the lines that have changed, and returns all. There is nothing at the sides of the
+        text, so Textual's painting, which takes twice as long, is only needed for the title."""
+        top, right, bottom, left = self._measure()
+        if left or right or bottom or crop.x or crop.width != self.outer_size.width:
+            return super().render_lines(crop)
+        missing = [y for y in crop.line_range if y - top not in self._strips]
+        if missing:
+            self._line_width = crop.width
+            filters, background = self.get_line_filters(), self.background_colors[1]
+            for y in missing:
+                if y < top:
+                    (strip,) = super().render_lines(Region(0, y, crop.width, 1))
+                else:
+                    strip = self.render_line(y - top)
+                    for line_filter in filters:
+                        strip = strip.apply_filter(line_filter, background)
+                self._strips[y - top] = strip
+        return [self._strips[y - top] for y in crop.line_range]
+
+    def _measure(self) -> Spacing:
+        """Returns the title and the padding, and learns how wide lines are. Done once per size."""
+        if self._gutter is None:
+            self._gutter = self.styles.gutter
+            self._width = self._line_width = self.scrollable_content_region.width
+        return self._gutter
+
     def render_line(self, y: int) -> Strip:
+        self._measure()
         if self._base_style is None:
             self._base_style = self.rich_style
-        width = self.scrollable_content_region.width
-        return make_strip(self._text(y), width, self._base_style, self.app.console)
+        text, console = self._text(y), self.app.console
+        return make_strip(text, self._line_width, self._base_style, console, self._width)
 
     def notify_style_update(self) -> None:
-        self._base_style = None
+        self._forget_style()
         super().notify_style_update()
+
+    def _forget_style(self) -> None:
+        """Has everything painted again."""
+        self._base_style = self._gutter = None
+        self._strips.clear()
+
+
+def _join_lines(lines: Sequence[int], width: int) -> Iterator[Region]:
+    """Yields the regions of lines, in ascending order; neighbours are one region."""
+    first = last = lines[0]
+    for line in (*lines[1:], -1):
+        if line != last + 1:
+            yield Region(0, first, width, last + 1 - first)
+            first = line
+        last = line
 
 
 def _same(text: Text, other: Text) -> bool:
     """Returns whether two texts are equal, including the base style, which Rich's comparison
     ignores."""
     return text is other or (text == other and text.style == other.style)
-
-
-class GraphsPanel(Panel):
-    """Graphs of the last minutes, drawn for every second frame: they move by whole cells, and cost
-    half."""
-
-    def show(self, frame: Frame, view: View) -> None:
-        drawn = self._shown[0].at if self._shown is not None and self._lines else None
-        is_graphed = frame.diagnosis is None and frame.replay is None
-        soon = 1.5 * max(1.0, frame.interval)
-        if drawn is None or not is_graphed or not 0 <= frame.at - drawn < soon:
-            super().show(frame, view)
-
-
-class FindingsPanel(Panel):
-    """The panel in which a finding can be selected and opened."""
-
-    KEYS = "⏎ explain  y copy fix"
-    TAKES_FOCUS = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "previous finding", show=False),
-        Binding("down", "move(1)", "next finding", show=False),
-    ]
-
-    class Moved(Message):
-        """Requests to move the selection by `by` or to `to`. `opened`: open its details."""
-
-        def __init__(self, by: int = 0, to: int | None = None, opened: bool = False) -> None:
-            super().__init__()
-            self.by, self.to, self.opened = by, to, opened
-
-    def has_rows(self) -> bool:
-        diagnosis = self._shown[0].diagnosis if self._shown is not None else None
-        return diagnosis is not None and bool(diagnosis.findings)
-
-    def action_move(self, by: int) -> None:
-        self.post_message(self.Moved(by=by))
-
-    def on_click(self, event: Click) -> None:
-        offset = event.get_content_offset(self)
-        if offset is not None:
-            self.post_message(self.Moved(to=self.line_at(offset.y), opened=event.chain > 1))

@@ -12,7 +12,7 @@ from mgpu_doctor.tui import panels
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import Panel, Room
 from mgpu_doctor.tui.panels import gpu_table, header
-from mgpu_doctor.tui.selectable_panels import GpusPanel
+from mgpu_doctor.tui.row_selection import GpusPanel
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -50,9 +50,8 @@ def add_panels(screen: Screen[None], frame: Frame) -> bool:
 
 
 def _machine_panels() -> Iterator[Panel]:
-    from mgpu_doctor.tui.panel import GraphsPanel
+    from mgpu_doctor.tui.machine_panels import GraphsPanel, ProcessesPanel
     from mgpu_doctor.tui.panels import machine_graphs, process_table
-    from mgpu_doctor.tui.process_panel import ProcessesPanel
 
     yield GraphsPanel(
         machine_graphs.machine_lines, "Machine", id="machine", room=Room(9, WHOLE), reachable=False
@@ -69,9 +68,8 @@ def _machine_panels() -> Iterator[Panel]:
 def _add_job_panels(screen: Screen[None]) -> None:
     from textual.containers import Container
 
+    from mgpu_doctor.tui.job_panels import FindingsPanel, RanksPanel
     from mgpu_doctor.tui.map_panel import MapPanel
-    from mgpu_doctor.tui.panel import FindingsPanel
-    from mgpu_doctor.tui.selectable_panels import RanksPanel
 
     ranks_by_host = MapPanel(
         panels.draw_map, "Ranks by host", id="map", entitle=header.map_title, room=Room(13, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from mgpu_doctor.tui.panel import Panel
@@ -33,14 +34,15 @@ def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
     return given
 
 
-def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
+@lru_cache(8)
+def useful(room: int, wishes: tuple[Wish, ...]) -> tuple[int, ...]:
     """Returns the lines of each panel, none below its minimum: while one would be, the panel with
     the least weight gets no lines."""
     wished = list(wishes)
     while True:
         given = shared(room, wished)
         if all(a >= min(b.least, b.lines) for a, b in zip(given, wished, strict=True)):
-            return given
+            return tuple(given)
         there = [place for place, wish in enumerate(wished) if wish.lines]
         least = min(there, key=lambda place: wished[place].weight)
         wished[least] = wished[least]._replace(lines=0)
@@ -68,7 +70,7 @@ def arrange(
     if ranks and beside:
         right, left = wishes.pop(beside), wishes[ranks]
         wishes[ranks] = Wish(max(left.lines, right.lines), left.weight + right.weight, left.least)
-    given = dict(zip(wishes, useful(available, list(wishes.values())), strict=True))
+    given = dict(zip(wishes, useful(available, tuple(wishes.values())), strict=True))
     rest = available - sum(given[panel] for panel in wishes)
     if ranks and beside:
         given[beside] = given[ranks]

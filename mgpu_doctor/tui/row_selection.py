@@ -1,4 +1,5 @@
-"""Panels in which one row is selected: the keys and the mouse, whatever the rows are."""
+"""Panels in which one row is selected: the keys and the mouse, whatever the rows are; and that of
+the GPUs, the only one that the first frame has."""
 
 from __future__ import annotations
 
@@ -8,8 +9,12 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Focus
+from textual.message import Message
 
+from mgpu_doctor.live.frame import Frame, GpuKey
+from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.gpu_table import rows_of
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
 
@@ -87,3 +92,36 @@ class SelectingPanel(Panel, Generic[Row]):
         rows, place = self.rows, self.line_at(offset.y) - len(self._lines.head)
         if 0 <= place < len(rows):
             self.choose(rows[place], opened=self.OPENS and event.chain > 1)
+
+
+class GpusPanel(SelectingPanel[GpuKey]):
+    KEYS = "⏎ open"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "GPU")]
+
+    class Chosen(Message):
+        """This GPU was selected. `opened`: open its page."""
+
+        def __init__(self, which: GpuKey, opened: bool = False) -> None:
+            super().__init__()
+            self.which, self.opened = which, opened
+
+    def show(self, frame: Frame, view: View) -> None:
+        super().show(frame, view)
+        self.can_focus = self._keys_work
+
+    def has_rows(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def rows(self) -> list[GpuKey]:
+        if self._shown is None:
+            return []
+        frame, view = self._shown
+        return [gpu.which for gpu, _ in rows_of(shown(frame, view.filter).gpus)]
+
+    @property
+    def selected(self) -> GpuKey | None:
+        return self.view.gpu
+
+    def choose(self, row: GpuKey, *, opened: bool = False) -> None:
+        self.post_message(self.Chosen(row, opened))

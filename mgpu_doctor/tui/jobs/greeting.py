@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -29,8 +29,7 @@ KEYS = (("n", "start a trainer"), ("a", "attach to a running job"))
 REPLAY_KEY = "p"
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(NamedTuple):
     """Draws the greeting. `frameworks`: those of this Python, with versions. `last`: the name of
     the newest recording."""
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from mgpu_doctor.case.device_samples import CLOCK_REASONS, HARD_CLOCK_REASONS, Device, MigInstance
 from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, Column, gauge
+from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, Column, assemble, gauge_pieces
 
 GIB = 1 << 30
 ALARM = "yellow"
@@ -30,6 +30,7 @@ SHORT = {
     "hw_slowdown": "slowed down",
 }
 """Short forms of `HARD_CLOCK_REASONS` for narrow screens."""
+_HARD = frozenset(HARD_CLOCK_REASONS)
 HOST = "host"
 LONGEST_HOST = 20
 NO_MEMORY = "the host's memory"
@@ -51,7 +52,7 @@ def memory(used: int | None, total: int | None) -> Text:
     share = used / total if used is not None and total else None
     in_use = UNKNOWN if used is None else f"{used / GIB:.1f}"
     of = UNKNOWN if total is None else f"{total / GIB:.1f}"
-    return gauge(share, 8, alarm=True).append(f" {in_use}/{of} GiB")
+    return assemble(*gauge_pieces(share, 8, alarm=True), (f" {in_use}/{of} GiB", ""))
 
 
 def part(instance: MigInstance) -> str:
@@ -93,18 +94,16 @@ def _utilization(shown: Shown) -> Text:
     if device.utilization is None and device.mig:
         return Text("in parts", style=DIM)
     content = UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
-    return _bar(device.utilization, shown.waits).append(f" {content:>4}")
+    return assemble(*_bar(device.utilization, shown.waits), (f" {content:>4}", ""))
 
 
-def _bar(busy: float | None, waits: float | None) -> Text:
-    """Returns the utilization bar: work, then waiting, then idle."""
+def _bar(busy: float | None, waits: float | None) -> tuple[tuple[str, str], ...]:
+    """Returns the pieces of the utilization bar: work, then waiting, then idle."""
     if busy is None or waits is None:
-        return gauge(busy, BAR)
+        return gauge_pieces(busy, BAR)
     filled = max(0, min(BAR, round(busy * BAR)))
     spins = min(filled, max(1, round(min(busy, waits) * BAR)))
-    return Text.assemble(
-        (FULL * (filled - spins), "green"), (SPINS * spins, ALARM), (EMPTY * (BAR - filled), DIM)
-    )
+    return (FULL * (filled - spins), "green"), (SPINS * spins, ALARM), (EMPTY * (BAR - filled), DIM)
 
 
 def _memory(shown: Shown) -> str | Text:
@@ -130,8 +129,11 @@ def _clock(shown: Shown) -> str | Text:
     if device.sm_clock_mhz is None:
         return UNKNOWN
     content = f"{device.sm_clock_mhz:.0f} MHz"
-    slowed = set(HARD_CLOCK_REASONS) & set(device.clock_reasons or ())
-    return Text(f"!{content}".rjust(9), style=ALARM) if slowed else content
+    return Text(f"!{content}".rjust(9), style=ALARM) if _is_slowed(device) else content
+
+
+def _is_slowed(device: Device) -> bool:
+    return bool(device.clock_reasons) and not _HARD.isdisjoint(device.clock_reasons or ())
 
 
 def _reasons(shown: Shown) -> str | Text:
@@ -139,7 +141,7 @@ def _reasons(shown: Shown) -> str | Text:
     if given is None:
         return UNKNOWN
     grave = [CLOCK_REASONS[name] for name in CLOCK_REASONS if name in given]
-    if set(HARD_CLOCK_REASONS) & set(given):
+    if _is_slowed(shown.device):
         return Text(f"!{', '.join(grave)}", style=ALARM)
     if grave:
         return ", ".join(grave)
@@ -157,10 +159,18 @@ def _pcie(shown: Shown) -> str | Text:
         return UNKNOWN
     now, most = (link.generation, link.width), (link.generation_most, link.width_most)
     content = Text(_by(now))
-    narrow = any(a is not None and b is not None and a < b for a, b in zip(now, most, strict=True))
-    if narrow and (shown.device.utilization or 0.0) >= LOADED:
+    if _is_narrow(shown.device):
         content = Text(f"!{_by(now)}/{_by(most)}", style=ALARM)
     return content.append(f" {_rate(link.sent)}/{_rate(link.received)}", style="")
+
+
+def _is_narrow(device: Device) -> bool:
+    """Returns whether the PCIe link of a busy GPU is slower than it can be."""
+    link = device.pcie
+    if link is None or (device.utilization or 0.0) < LOADED:
+        return False
+    pairs = (link.generation, link.generation_most), (link.width, link.width_most)
+    return any(now is not None and most is not None and now < most for now, most in pairs)
 
 
 def _nvlink(shown: Shown) -> str | Text:
@@ -168,10 +178,14 @@ def _nvlink(shown: Shown) -> str | Text:
     if not device.nvlinks:
         return "-"
     up = sum(link.up is True for link in device.nvlinks)
-    down = any(link.up is False for link in device.nvlinks)
+    down = _is_cut(device)
     content = Text(f"!{up}/{len(device.nvlinks)} up" if down else f"{up} up")
     content.stylize(ALARM if down else "")
     return content.append(f" {_rate(device.nvlink_sent)}/{_rate(device.nvlink_received)}", style="")
+
+
+def _is_cut(device: Device) -> bool:
+    return any(link.up is False for link in device.nvlinks)
 
 
 def _ecc(shown: Shown) -> str | Text:
@@ -183,6 +197,11 @@ def _ecc(shown: Shown) -> str | Text:
         why = "remap failed" if ecc.failed else "reset due"
         return Text(f"!{content} {why}", style=ALARM)
     return Text(f"!{content}", style=ALARM) if ecc.uncorrected else content
+
+
+def _has_errors(device: Device) -> bool:
+    ecc = device.ecc
+    return ecc is not None and bool(ecc.failed or ecc.pending or ecc.uncorrected)
 
 
 def _by(link: tuple[int | None, int | None]) -> str:
@@ -217,14 +236,23 @@ CELLS: Mapping[Column, Cell] = {
     Column("temp", 6, right=True, rank=3): _temperature,
     Column("clock", 9, right=True, rank=4): _clock,
 }
+_PCIE, _NVLINK = Column(f"PCIe{RATES}", 21, rank=7), Column(f"NVLink{RATES}", 19, rank=8)
+_ECC = Column("ECC corr/uncorr", 15, rank=9)
 MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
     (HELD, _reasons, lambda device: device.clock_reasons),
-    (Column(f"PCIe{RATES}", 21, rank=7), _pcie, lambda device: device.pcie),
-    (Column(f"NVLink{RATES}", 19, rank=8), _nvlink, lambda device: device.nvlinks),
-    (Column("ECC corr/uncorr", 15, rank=9), _ecc, lambda device: device.ecc),
+    (_PCIE, _pcie, lambda device: device.pcie),
+    (_NVLINK, _nvlink, lambda device: device.nvlinks),
+    (_ECC, _ecc, lambda device: device.ecc),
     (Column("fan", 5, right=True, rank=10), _fan, lambda device: device.fan is not None),
 )
 """Columns for wide screens, each with the values that a device must report for it to be shown."""
+_WARNS: Mapping[Column, Callable[[Device], bool]] = {
+    HELD: _is_slowed,
+    _PCIE: _is_narrow,
+    _NVLINK: _is_cut,
+    _ECC: _has_errors,
+}
+"""Whether a column that is not shown has a warning, whose cell begins with `!`."""
 
 
 def cells_for(
@@ -235,12 +263,13 @@ def cells_for(
     return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **cells}
 
 
-def alarm(column: Column, content: str | Text, device: Device) -> str:
-    """Returns what columns that do not fit would warn of, in few words; empty if nothing. Warnings
-    begin with `!`."""
-    shown = content.plain if isinstance(content, Text) else content
-    if not shown.strip().startswith("!"):
+def alarm(column: Column, draw: Cell, what: Shown) -> str:
+    """Returns what a column that does not fit would warn of, in few words; empty if nothing."""
+    device, warns = what.device, _WARNS.get(column)
+    if warns is None or not warns(device):
         return ""
+    content = draw(what)
+    shown = content.plain if isinstance(content, Text) else content
     shown = shown.strip().removeprefix("!")
     if column.title.endswith(RATES):
         shown = shown.rpartition(" ")[0]

@@ -24,6 +24,7 @@ from mgpu_doctor.tui.panels.table_cells import (
     NOTE,
     Column,
     Rows,
+    assemble,
     begun,
     cell,
     ends,
@@ -144,15 +145,14 @@ class _Sheet(NamedTuple):
         device = what.device
         if device.trouble is not None and _silent(device):
             return self._silent_row(what, ranks)
-        made = join_parts(cell(draw(what), column) for column, draw in self.cells.items())
-        made.append(f" {_users(device, ranks)}")
-        alarms = [
-            gpu_columns.alarm(column, draw(what), device) for column, draw in self.hidden.items()
-        ]
+        parts = [cell(draw(what), column) for column, draw in self.cells.items()]
+        made = join_parts([*parts, assemble((_users(device, ranks), ""))])
+        alarms = [gpu_columns.alarm(column, draw, what) for column, draw in self.hidden.items()]
         for words in filter(None, alarms):
             made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpu_columns.ALARM)
-        trouble = "" if self.common else begun(_trouble(device), self._left(made))
-        made.append(f"  {trouble}" if trouble else "", style=gpu_columns.ALARM)
+        trouble = "" if self.common else _trouble(device)
+        if trouble and (words := begun(trouble, self._left(made))):
+            made.append(f"  {words}", style=gpu_columns.ALARM)
         made.truncate(self.width, overflow="ellipsis")
         return made
 
@@ -209,7 +209,7 @@ def _silent(device: Device) -> bool:
 
 def _trouble(device: Device) -> str:
     """Returns the trouble that the row itself does not show."""
-    why = text.line(device.trouble or "")
+    why = text.line(device.trouble) if device.trouble else ""
     return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 

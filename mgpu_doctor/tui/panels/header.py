@@ -13,7 +13,7 @@ from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report import text
 from mgpu_doctor.report.text import cut, line
 from mgpu_doctor.tui.filter.matching import gpus as gpus_of
-from mgpu_doctor.tui.panels.table_cells import DIM, ends, gauge
+from mgpu_doctor.tui.panels.table_cells import DIM, assemble, ends, gauge_pieces
 from mgpu_doctor.tui.view import Order, View
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _clock(frame: Frame, width: int) -> Text:
     if frame.replay is not None:
         return _position(frame.replay, at, width)
     late = f"screen {frame.late:.1f} s behind  " if frame.late >= LATE else ""
-    return Text.assemble((late, "bold yellow"), at)
+    return assemble((late, "bold yellow"), (at, ""))
 
 
 def _position(replay: Position, at: str, width: int) -> Text:
@@ -102,15 +102,18 @@ def host_lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if host is None:
         return [Text("host  not sampled", style=DIM)]
     bar = max(3, min(20, (width - 72) // 2))
-    shown = Text("host  ", style=DIM)
-    shown.append("cpu ")
-    shown.append_text(gauge(None if host.cpu_percent is None else host.cpu_percent / 100, bar))
-    shown.append(" ?   " if host.cpu_percent is None else f" {host.cpu_percent:3.0f} %")
-    shown.append("  memory ")
+    busy = None if host.cpu_percent is None else host.cpu_percent / 100
     used, total = host.memory_used, host.memory_total
     share = used / total if used is not None and total else None
-    shown.append_text(gauge(share, bar, alarm=True))
-    shown.append(f" {format_bytes(used)} of {format_bytes(total)}")
+    shown = assemble(
+        ("host  cpu ", ""),
+        *gauge_pieces(busy, bar),
+        (" ?   " if busy is None else f" {host.cpu_percent:3.0f} %", ""),
+        ("  memory ", ""),
+        *gauge_pieces(share, bar, alarm=True),
+        (f" {format_bytes(used)} of {format_bytes(total)}", ""),
+    )
+    shown.style = DIM
     cores = UNKNOWN if host.cores is None else str(host.cores)
     load = UNKNOWN if host.load1 is None else f"{host.load1:.1f}"
     return [ends(shown, Text(f"load {load} on {cores} cores", style=DIM), width)]

@@ -362,7 +362,7 @@ class _Sheet:
         silent = row.host is not None and row.host.silent
         name = self.names[group.name] if first else ""
         made = Text.assemble(("▸" if group.blamed and first else " ", "bold red"), " ")
-        label = cell(text.cut(name, self.name), Column("", self.name))
+        label = cell(Text(text.cut(name, self.name)), Column("", self.name))
         label.stylize("bold" if group.blamed else "dim" if silent else "")
         if first and self.spot is not None and self.spot.group == group.name:
             label.stylize("reverse")

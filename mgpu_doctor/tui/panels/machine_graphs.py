@@ -15,7 +15,7 @@ from rich.text import Text
 from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.braille import DOTS, KIBI, area_rows, levels, nice
-from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH, join_parts
+from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH, assemble, join_parts
 from mgpu_doctor.tui.view import View
 
 HEIGHT = 4
@@ -124,15 +124,16 @@ def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
         top = nice(max(LEAST_TOP, *known), KIBI) if known else LEAST_TOP
     elif plot.alarms and newest is not None and newest >= HIGH:
         style = "red" if newest >= FULLEST else "yellow"
-    head = Text.assemble((plot.title, "bold"), "  ", (_write(plot, newest), style))
-    head.append(" " * max(0, SCALE + 1 + room - head.cell_len))
+    shown = _write(plot, newest)
+    blank = " " * max(0, SCALE - 1 + room - len(plot.title) - len(shown))
+    head = assemble((plot.title, "bold"), ("  ", ""), (shown, style), (blank, ""))
     ends = ("100 %", "0 %") if plot.is_share else (format_bytes(int(top)), "0 B")
     scales = [ends[0], *[""] * (HEIGHT - 2), ends[1]]
     rows = area_rows(levels([value / top for value in values], DOTS * HEIGHT), HEIGHT)
     return [
         head,
         *(
-            Text.assemble((f"{scale:>{SCALE}}{'┤' if scale else '│'}", DIM), (row, style))
+            assemble((f"{scale:>{SCALE}}{'┤' if scale else '│'}", DIM), (row, style))
             for scale, row in zip(scales, rows, strict=True)
         ),
     ]

@@ -13,7 +13,16 @@ from mgpu_doctor.formatting import UNKNOWN, format_bytes
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import format_left, gpus, kept_by
-from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting, join_parts
+from mgpu_doctor.tui.panels.table_cells import (
+    DIM,
+    NOTE,
+    Column,
+    Rows,
+    assemble,
+    cell,
+    fitting,
+    join_parts,
+)
 from mgpu_doctor.tui.view import ProcessOrder, Row, View
 
 if TYPE_CHECKING:
@@ -156,9 +165,10 @@ def _row(process: ListedProcess, depth: int, columns: Sequence[Column], at: floa
         AGE: UNKNOWN if age is None else _format_age(age),
     }
     styles = {CPU: "bold green" if busy else "", GPU: "bold cyan" if process.gpus else DIM}
-    made = join_parts(cell(cells[column], column, styles.get(column, "")) for column in columns)
+    parts = [cell(cells[column], column, styles.get(column, "")) for column in columns]
     branch = " " * (INDENT * depth) + ("└ " if depth else "")
-    return made.append("  ").append(branch, DIM).append(_command(process) or UNKNOWN)
+    command = assemble((" ", ""), (branch, DIM), (_command(process) or UNKNOWN, ""))
+    return join_parts([*parts, command])
 
 
 def _format_age(seconds: float) -> str:

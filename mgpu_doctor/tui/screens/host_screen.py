@@ -12,12 +12,13 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui import panels
 from mgpu_doctor.tui.filter.fields import FIELDS, TextField
 from mgpu_doctor.tui.filter.language import Filter, Says
+from mgpu_doctor.tui.job_panels import RanksPanel
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import gpu_table, header
 from mgpu_doctor.tui.panels.host_map import listed_groups, row_of_spot
+from mgpu_doctor.tui.row_selection import GpusPanel
 from mgpu_doctor.tui.screens import host_details
 from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
-from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
 from mgpu_doctor.tui.view import Spot, View
 
 

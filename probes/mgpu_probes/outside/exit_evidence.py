@@ -9,7 +9,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ class ExitEvidence:
         for kill in self._log.new_kills():
             # The kernel's clock drifts by seconds per day; the times of our polls bound that.
             at = min(now, max(self._looked, booted + kill.since_boot))
-            self._kills.append({**asdict(kill), "at": at})
+            self._kills.append({**kill._asdict(), "at": at})
             if kill.limited is not None:
                 self._take_in(cgroups.find_groups_at(kill.limited, self._root))
         self._looked = now

@@ -10,11 +10,13 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mgpu_probes.outside import cgroups
 from mgpu_probes.outside.process_limits import measure_memory_headroom
-from mgpu_probes.outside.tcp_links import TcpLinks
+
+if TYPE_CHECKING:
+    from mgpu_probes.outside.tcp_links import TcpLinks
 
 Json = dict[str, Any]
 
@@ -212,8 +214,12 @@ class HostUsage:
         self._limit = cgroups.find_memory_limit(root)
         self._cores = _usable_cores(cgroups.count_quota_cpus(root))
         self._before = self._ticks()
-        self._tasks = Tasks(root) if closely else None
-        self._links = TcpLinks(self._proc)
+        self._tasks: Tasks | None = None
+        self._links: TcpLinks | None = None
+        if closely:
+            from mgpu_probes.outside.tcp_links import TcpLinks  # others do without it
+
+            self._tasks, self._links = Tasks(root), TcpLinks(self._proc)
         self._disks = _Hardware(root / "sys/block")
         self._cards = _Hardware(root / "sys/class/net")
         self._taken = self._looked = 0
@@ -248,7 +254,7 @@ class HostUsage:
         }
         if cache is not None:
             sample["memory_cache"] = cache
-        if self._tasks is not None:
+        if self._tasks is not None and self._links is not None:
             self._taken += 1
             between = self._taken - self._looked
             if between >= min(self._taken * SHARE_BETWEEN, MOST_BETWEEN):

@@ -10,8 +10,8 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 KMSG = Path("/dev/kmsg")
 LOG_FILES = tuple(map(Path, ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")))
@@ -146,8 +146,7 @@ def _taken_apart(record: str) -> tuple[float, str]:
     return seconds, text
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(NamedTuple):
     """A process that the OOM killer killed. `pid`: in the kernel's numbering, which differs inside
     a container. `limited`: the group whose limit was reached; None: no group's, or not reported
     (before Linux 4.19)."""

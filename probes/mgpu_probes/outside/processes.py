@@ -8,7 +8,6 @@ import os
 import pwd
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -144,8 +143,7 @@ def list_descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The owner of a process. None or empty: unknown."""
 
     pid: int

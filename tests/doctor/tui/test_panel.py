@@ -12,7 +12,8 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panel import GraphsPanel, Panel
+from mgpu_doctor.tui.machine_panels import GraphsPanel
+from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
 from tests.support.frames import STRAGGLER

@@ -12,7 +12,8 @@ from textual import color as textual_color
 from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Input, Select
 
-from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
+from mgpu_doctor.tui.job_panels import FindingsPanel
+from mgpu_doctor.tui.panel import Panel, Room
 from mgpu_doctor.tui.panels import finding_list, gpu_table, header, heatmap, rank_table
 from mgpu_doctor.tui.themes import LIGHT, LIGHT_COLOURS, MONOCHROME, ROUND, ThemedApp, plain
 from mgpu_doctor.tui.view import View

@@ -80,7 +80,7 @@ class Question:
     implausible values.
 
     `loud`: every device should support it, so lack of support is reported. `slow`: the last query
-    took long, or every query does."""
+    took long, or every query does. `later`: a first sample in a hurry does without it."""
 
     def __init__(
         self,
@@ -90,8 +90,10 @@ class Question:
         *,
         loud: bool = False,
         slow: bool = False,
+        later: bool = False,
     ) -> None:
         self.what, self.ask, self.every, self.loud, self.slow = what, ask, every, loud, slow
+        self.later = later
         self.answer: Answer | None = None
         self.waits = not slow
         """Whether a sample waits for the first answer."""
@@ -115,7 +117,8 @@ class Question:
     def newest(self, now: float) -> tuple[Json, str | None]:
         """The fields that are known at `now`, and why others are unknown (None: no reason)."""
         if self.answer is None:
-            return {}, "not read yet: the driver is slow" if self.waits else None
+            missed = self.waits and not self.later
+            return {}, "not read yet: the driver is slow" if missed else None
         silent = now - self.answer.at
         if self.every < ONCE and silent > self.every + STALE:
             return {}, f"no answer for {STALE:.0f} s or longer"

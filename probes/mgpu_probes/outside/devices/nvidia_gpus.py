@@ -57,24 +57,30 @@ class NvidiaGpus:
         self._samples = 0
         self._begun = 0
         """The round of `begin`; 0: none, or the first sample has waited for it."""
+        self._hurried = False
+        """Whether the next round asks only what cannot come later."""
         self._listener = XidListener()
         self._prompt = PollingThread(self._read, "nvml")
         self._slow = PollingThread(self._read_slow, "nvml-slow")
         self._map = PollingThread(self._draw, "nvml-topology")
 
     def begin(self) -> None:
-        """Starts to read what the first sample returns, and does not wait for it."""
+        """Starts to read what the first sample returns, and does not wait for it. What a first
+        frame does without is left to the second sample."""
+        self._hurried = True
         self._begun = self._prompt.ask()
 
     def sample(self) -> Json:
         """`devices`, `trouble`, `driver`, `took`, `topology`, `events`, `events_trouble`."""
         self._samples += 1
-        round_, self._begun = self._begun or self._prompt.ask(), 0
+        begun, self._begun = self._begun, 0
+        self._listener.ask()
+        round_ = begun or self._prompt.ask()
         if not self._started.wait(START_SECONDS if self._samples == 1 else 0):
             return self._describe(time.monotonic())
         until = time.monotonic() + self._patience
         self._prompt.wait(round_, self._patience)
-        if self._gpus:
+        if self._gpus and not begun:
             self._slow.ask()
             if self._details:
                 self._look_at_map(until)
@@ -101,7 +107,8 @@ class NvidiaGpus:
         }
 
     def _read(self) -> None:
-        began = time.monotonic()
+        began, hurried = time.monotonic(), self._hurried
+        self._hurried = False
         count = self._count()
         self._gpus = tuple(
             self._gpus[index]
@@ -111,7 +118,7 @@ class NvidiaGpus:
         )
         self._started.set()
         awake = [gpu for gpu in self._gpus if gpu.wake()]
-        for wanted in (_always, _now_and_then):
+        for wanted in (_soonest,) if hurried else (_always, _now_and_then):
             for gpu in awake:
                 if self._prompt.over:
                     return
@@ -166,6 +173,10 @@ def _always(question: Question) -> bool:
 
 def _now_and_then(question: Question) -> bool:
     return not question.slow and question.every not in (0, ONCE)
+
+
+def _soonest(question: Question) -> bool:
+    return not question.slow and not question.later
 
 
 def _slowly_answered(question: Question) -> bool:

@@ -108,9 +108,9 @@ def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> li
         Question("NVLink traffic", nvlinks.traffic, soon),
         Question("PCIe replays", query_pcie_replays, slowly),
         Question("PCIe traffic", query_pcie_traffic, soon, slow=True),
-        Question("NVLink errors", nvlinks.errors, slowly),
-        Question("memory affinity", query_numa_node, ONCE),
-        Question("CPU affinity", query_cpu_affinity, ONCE),
+        Question("NVLink errors", nvlinks.errors, slowly, later=True),
+        Question("memory affinity", query_numa_node, ONCE, later=True),
+        Question("CPU affinity", query_cpu_affinity, ONCE, later=True),
     ]
     return asked + more if details else asked
 

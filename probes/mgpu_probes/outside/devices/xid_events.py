@@ -31,8 +31,9 @@ _XID = r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number
 `(PCI:0000:3b:00 GPU-I:03)`."""
 _IN_A_FILE = r"\bkernel: (?:\[ *\d{1,12}\.\d{1,9}\] )?(?=NVRM: Xid )"
 """The prefix that system loggers write: other programs may write anything into these files."""
-_WAIT_MS = 200
-"""Milliseconds; bounded, so that the thread notices a request to stop."""
+_PERIOD = 2.0
+"""Seconds between looks at NVML's events when no sample asks for them. NVML keeps those that come
+in between. Waiting in NVML would not end when the thread should."""
 _MOST_KEPT = 256
 SAME_SECONDS = 5.0
 """Most seconds between the two reports of one XID: each arrives within a sample."""
@@ -80,14 +81,15 @@ class LoggedXids:
 
 
 class XidListener:
-    """Listens for XIDs in a thread. `trouble`: why it cannot, for all devices or some."""
+    """Listens for XIDs in a thread, which goes on while the driver's other calls hang. `trouble`:
+    why it cannot, for all devices or some."""
 
     def __init__(self) -> None:
         self.trouble: str | None = None
         self._events: deque[Json] = deque(maxlen=_MOST_KEPT)
         self._set: Any = None
         self._known: dict[int, int | None] = {}
-        self._over = threading.Event()
+        self._due, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="xid", daemon=True)
 
     def listen(self, handles: dict[int, Any]) -> None:
@@ -100,6 +102,10 @@ class XidListener:
         if self._known and self._thread.ident is None and not self._over.is_set():
             self._thread.start()
 
+    def ask(self) -> None:
+        """Looks for events now, in the thread."""
+        self._due.set()
+
     def take(self) -> list[Json]:
         """The XIDs since the previous call: `at`, `index`, `number`."""
         return [self._events.popleft() for _ in range(len(self._events))]
@@ -107,6 +113,7 @@ class XidListener:
     def stop(self, seconds: float) -> bool:
         """Whether the thread has ended."""
         self._over.set()
+        self._due.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
         ended = not self._thread.is_alive()
@@ -130,27 +137,29 @@ class XidListener:
 
     def _run(self) -> None:
         while not self._over.is_set():
+            self._due.clear()
             try:
-                event = pynvml.nvmlEventSetWait_v2(self._set, _WAIT_MS)
+                while not self._over.is_set():
+                    self._note(pynvml.nvmlEventSetWait_v2(self._set, 0))
             except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    continue
-                if error.value in LOST_ERRORS:  # one device is lost: the others still report
-                    self._over.wait(_WAIT_MS / 1000)
-                    continue
-                self.trouble = f"XIDs cannot be received: {describe_error(error)}"
-                break
+                # One device may be lost: the others still report.
+                if error.value not in (pynvml.NVML_ERROR_TIMEOUT, *LOST_ERRORS):
+                    self.trouble = f"XIDs cannot be received: {describe_error(error)}"
+                    return
             except AttributeError as error:
                 self.trouble = f"XIDs cannot be received: {describe_error(error)}"
-                break
-            if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                self._events.append(
-                    {
-                        "at": time.time(),
-                        "index": self._index(event.device),
-                        "number": int(event.eventData),
-                    }
-                )
+                return
+            self._due.wait(_PERIOD)
+
+    def _note(self, event: Any) -> None:
+        if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
+            self._events.append(
+                {
+                    "at": time.time(),
+                    "index": self._index(event.device),
+                    "number": int(event.eventData),
+                }
+            )
 
     def _index(self, handle: Any) -> int | None:
         wanted = _address(handle)

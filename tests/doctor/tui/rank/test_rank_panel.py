@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import Filter, parse
+from mgpu_doctor.tui.job_panels import RanksPanel
 from mgpu_doctor.tui.panels import heatmap, rank_table
 from mgpu_doctor.tui.panels.table_cells import Rows
-from mgpu_doctor.tui.selectable_panels import RanksPanel
 from mgpu_doctor.tui.view import Order, RankKey, View
 from tests.support import diagnoses
 from tests.support.frames import MANY_RANKS, NOTHING, STRAGGLER, frame

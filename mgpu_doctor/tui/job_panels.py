@@ -1,18 +1,16 @@
-"""Panels in which a rank or a GPU can be selected and opened."""
+"""Panels of a job in which a rank or a finding can be selected and opened."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Click, Key
 from textual.message import Message
 
-from mgpu_doctor.live.frame import Frame, GpuKey
-from mgpu_doctor.tui.filter.matching import shown
-from mgpu_doctor.tui.panels.gpu_table import rows_of
+from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.row_selection import SelectingPanel
-from mgpu_doctor.tui.view import RankKey, View
+from mgpu_doctor.tui.view import RankKey
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
@@ -74,34 +72,31 @@ class RanksPanel(SelectingPanel[RankKey]):
         return listed_ranks(*self._shown)
 
 
-class GpusPanel(SelectingPanel[GpuKey]):
-    KEYS = "⏎ open"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "GPU")]
+class FindingsPanel(Panel):
+    """The panel in which a finding can be selected and opened."""
 
-    class Chosen(Message):
-        """This GPU was selected. `opened`: open its page."""
+    KEYS = "⏎ explain  y copy fix"
+    TAKES_FOCUS = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "previous finding", show=False),
+        Binding("down", "move(1)", "next finding", show=False),
+    ]
 
-        def __init__(self, which: GpuKey, opened: bool = False) -> None:
+    class Moved(Message):
+        """Requests to move the selection by `by` or to `to`. `opened`: open its details."""
+
+        def __init__(self, by: int = 0, to: int | None = None, opened: bool = False) -> None:
             super().__init__()
-            self.which, self.opened = which, opened
-
-    def show(self, frame: Frame, view: View) -> None:
-        super().show(frame, view)
-        self.can_focus = self._keys_work
+            self.by, self.to, self.opened = by, to, opened
 
     def has_rows(self) -> bool:
-        return bool(self.rows)
+        diagnosis = self._shown[0].diagnosis if self._shown is not None else None
+        return diagnosis is not None and bool(diagnosis.findings)
 
-    @property
-    def rows(self) -> list[GpuKey]:
-        if self._shown is None:
-            return []
-        frame, view = self._shown
-        return [gpu.which for gpu, _ in rows_of(shown(frame, view.filter).gpus)]
+    def action_move(self, by: int) -> None:
+        self.post_message(self.Moved(by=by))
 
-    @property
-    def selected(self) -> GpuKey | None:
-        return self.view.gpu
-
-    def choose(self, row: GpuKey, *, opened: bool = False) -> None:
-        self.post_message(self.Chosen(row, opened))
+    def on_click(self, event: Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is not None:
+            self.post_message(self.Moved(to=self.line_at(offset.y), opened=event.chain > 1))

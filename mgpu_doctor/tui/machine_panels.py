@@ -1,4 +1,5 @@
-"""The panel in which a process is selected, sorted, found in its tree, and ended on request."""
+"""The panels of the machine while no job is shown: graphs, and the processes, of which one can be
+selected and ended on request."""
 
 from __future__ import annotations
 
@@ -7,10 +8,24 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.keys import ANSWERED_FOR
+from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.process_table import listed_processes
 from mgpu_doctor.tui.row_selection import SelectingPanel
-from mgpu_doctor.tui.view import ProcessOrder
+from mgpu_doctor.tui.view import ProcessOrder, View
+
+
+class GraphsPanel(Panel):
+    """Graphs of the last minutes, drawn for every second frame: they move by whole cells, and cost
+    half."""
+
+    def show(self, frame: Frame, view: View) -> None:
+        drawn = self._shown[0].at if self._shown is not None and self._lines else None
+        is_graphed = frame.diagnosis is None and frame.replay is None
+        soon = 1.5 * max(1.0, frame.interval)
+        if drawn is None or not is_graphed or not 0 <= frame.at - drawn < soon:
+            super().show(frame, view)
 
 
 class ProcessesPanel(SelectingPanel[int]):
