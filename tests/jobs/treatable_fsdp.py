@@ -2,12 +2,24 @@
 
 import argparse
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+
+def slow_down(gather: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The same over a pretended link that takes so long for each gathering."""
+
+    def gather_slowly(*args: Any, **options: Any) -> Any:
+        time.sleep(seconds)
+        return gather(*args, **options)
+
+    return gather_slowly
 
 
 def train(args: argparse.Namespace) -> None:
@@ -32,9 +44,13 @@ def main() -> None:
     known = argparse.ArgumentParser(description=__doc__)
     for name, default in (("steps", 5000), ("layers", 8), ("width", 1024), ("batch", 1)):
         known.add_argument(f"--{name}", type=int, default=default)
-    known.add_argument("--step-ms", type=float, default=0.0)
+    for name in ("step-ms", "link-ms"):
+        known.add_argument(f"--{name}", type=float, default=0.0)
     known.add_argument("--keep", action="store_true")
     args = known.parse_args()
+    for name in ("all_gather_single", "all_gather_into_tensor"):  # since 2.13; before
+        if args.link_ms and hasattr(dist, name):
+            setattr(dist, name, slow_down(getattr(dist, name), args.link_ms / 1000))
     dist.init_process_group("gloo")
     train(args)
     dist.destroy_process_group()
