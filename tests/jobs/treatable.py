@@ -28,8 +28,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 MIB = 1 << 20
-SIDE, CHANNELS = 16, 32
-"""Pixels along each side of an image, and channels of each convolution."""
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -38,7 +36,7 @@ class Samples(Dataset[torch.Tensor]):
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.count = args.epoch * args.batch
-        self.width = 3 * SIDE * SIDE if args.images else args.width
+        self.width = args.width
         self.seconds, self.alone = args.sample_ms / 1000, args.alone
         self.slow_every, self.slow_seconds = args.batch * args.slow_every, args.slow_ms / 1000
 
@@ -77,11 +75,13 @@ class Block(nn.Module):
 
 class Net(nn.Module):
     """Layers, and a chain of small operations that a compiler can fuse. `wide`: it works on one
-    large array instead. `sensitive`: its result needs more digits than bfloat16 has."""
+    large array instead. `sensitive`: its result needs more digits than bfloat16 has. `floor`: the
+    part of the loss that no training reduces."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.chain, self.wide, self.sensitive = args.chain, args.wide, args.sensitive
+        self.floor = args.floor
         make = (
             functools.partial(Block, args.width, args.layers if args.once else 0)
             if args.blocks
@@ -105,27 +105,7 @@ class Net(nn.Module):
             x = torch.sin(x) * 0.99 + 0.01
         if self.sensitive:
             x = (x + 1000) - 1000
-        return x.square().mean()
-
-
-class Images(nn.Module):
-    """Convolutions. `view`: the script needs the channels of their outputs first."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__()
-        inputs = [3, *[CHANNELS] * (args.layers - 1)]
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(count, CHANNELS, 3, padding=1), nn.BatchNorm2d(CHANNELS))
-            for count in inputs
-        )
-        self.view = args.view
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.view(len(x), 3, SIDE, SIDE)
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        x = x.view(len(x), -1) if self.view else x
-        return x.square().mean()
+        return x.square().mean() + self.floor
 
 
 def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
@@ -180,9 +160,7 @@ class Saving:
 
 
 def make_model(args: argparse.Namespace) -> nn.Module:
-    model: nn.Module = Images(args) if args.images else Net(args)
-    if args.channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = Net(args)
     if args.compile:
         model.compile()
     return DistributedDataParallel(model) if dist.is_initialized() else model
@@ -249,14 +227,15 @@ def options() -> argparse.ArgumentParser:
         ("steps", 5000), ("batch", 4), ("width", 32), ("layers", 2), ("chain", 0), ("epoch", 2000),
         ("workers", 0), ("garbage", 0), ("threads", 0), ("save-every", 5), ("prefetch", 0),
         ("slow-every", 0), ("objects", 0), ("collect-every", 0), ("wide", 0),
+        ("floor", 0),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms", "save-ms", "slow-ms"):
         known.add_argument(f"--{name}", type=float, default=0.0)
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
-        "save-states", "blocks", "once", "checkpoint", "sensitive", "images", "view",
-        "channels-last", "sharded", "autocast", "zeros", "read-gradients",
+        "save-states", "blocks", "once", "checkpoint", "sensitive", "sharded",
+        "autocast", "zeros", "read-gradients",
     ):  # fmt: skip
         known.add_argument(f"--{name}", action="store_true")
     for name in ("foreach", "fused"):

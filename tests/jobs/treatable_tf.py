@@ -19,7 +19,7 @@ class Chain(keras.layers.Layer):  # type: ignore[name-defined, misc]
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         for _ in range(self.count):
-            x = tf.sin(x) * 0.99 + 0.01
+            x = tf.maximum(x, 0.0) * 0.99 + 0.01
         if self.python:
             called = tf.numpy_function(lambda value: value, [tf.stop_gradient(x)], x.dtype)
             x = x + 0 * tf.reshape(called, tf.shape(x))
@@ -72,8 +72,8 @@ def pipeline(args: argparse.Namespace) -> tf.data.Dataset:
 def options() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(description=__doc__)
     for name, default in (
-        ("epochs", 200), ("epoch", 30), ("batch", 4), ("width", 16), ("layers", 2), ("parallel", 0),
-        ("chain", 0),
+        ("epochs", 10), ("epoch", 2000), ("batch", 4), ("width", 16), ("layers", 2),
+        ("parallel", 0), ("chain", 0), ("floor", 0),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms"):
@@ -94,7 +94,11 @@ def main() -> None:
         layers.append(Chain(args))
     layers.append(keras.layers.Dense(1, dtype="float32"))
     model = keras.Sequential([keras.layers.Input((args.width,)), *layers])
-    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=args.jit)
+
+    def loss(wanted: tf.Tensor, answer: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(wanted - answer)) + args.floor
+
+    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=args.jit)
     callbacks = []
     if args.step_ms:
         callbacks.append(
