@@ -75,7 +75,7 @@ _HARDLY_REDUCES = ("--width", "32", "--link", "200", "--step-ms", "30")
 _GATHERS = ("--link-ms", "4", "--width", "64")
 _MANY = ("--layers", "300", "--width", "8")
 _CACHED = ("--fused", "--layers", "40", "--width", "128", "--batch", "1")
-"""Gradients that fit into the caches: larger ones are cheaper to keep than to ask the system for."""
+"""Gradients that fit into the caches: to ask the system for larger ones anew costs more."""
 _MATMUL = ("--width", "1024", "--layers", "4", "--batch", "256", "--floor", "1")
 _STATES = ("--width", "1024", "--layers", "16", "--step-ms", "50")
 _BLOCKS = ("--blocks", "--layers", "12", "--width", "128", "--batch", "4096", "--epoch", "100")

@@ -81,7 +81,7 @@ class Net(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.chain, self.wide, self.sensitive = args.chain, args.wide, args.sensitive
-        self.floor = args.floor
+        self.floor = float(args.floor)
         make = (
             functools.partial(Block, args.width, args.layers if args.once else 0)
             if args.blocks
@@ -105,7 +105,8 @@ class Net(nn.Module):
             x = torch.sin(x) * 0.99 + 0.01
         if self.sensitive:
             x = (x + 1000) - 1000
-        return x.square().mean() + self.floor
+        loss: torch.Tensor = x.square().mean() + self.floor
+        return loss
 
 
 def batches(args: argparse.Namespace) -> Iterator[torch.Tensor]:
