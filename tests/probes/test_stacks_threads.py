@@ -15,6 +15,8 @@ from mgpu_probes.outside.stacks import stack_threads
 from mgpu_probes.outside.stacks.pyspy_stacks import parse_dump
 from mgpu_probes.outside.stacks.stack_threads import read_thread_id, settle_threads
 
+from tests.support.launching import eventually
+
 Json = dict[str, Any]
 
 
@@ -75,7 +77,9 @@ def test_the_id_of_a_thread_of_an_old_python_is_read_from_its_memory() -> None:
     waiting.start()
     ready.wait()
     pid = os.getpid()
+    stat = Path(f"/proc/{pid}/task/{waiting.native_id}/stat")
     try:
+        eventually("it waits", lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
         assert waiting.ident is not None
         assert read_thread_id(pid, waiting.ident) == waiting.native_id
         assert read_thread_id(pid, threading.get_ident()) == threading.get_native_id()
