@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -53,6 +54,27 @@ ON_DEVICES = Path(__file__).parent / "gpu"
 """The fixture `device` marks its tests as slow."""
 SLOW_TO_LOAD = ("torch", "tensorflow", "pyarrow")
 """Packages that every process would load in seconds, if a file of quick tests imported them."""
+WAITING = (
+    "test_host_channels.py",
+    "test_host_ranks.py",
+    "test_top_keys.py",
+    "test_starting.py",
+    "test_devices_trouble.py",
+    "test_gpu_watch.py",
+    "test_hardware_scenarios.py",
+    "test_jobs_properties.py",
+    "test_collective_timing.py",
+    "test_run_signals.py",
+    "test_top_verb.py",
+    "test_hang_watchdog.py",
+    "test_ondemand_asked.py",
+    "test_attach.py",
+    "test_filter_prompt.py",
+    "test_diagnosis_screen.py",
+    "test_history_keys.py",
+    "test_launch_screen.py",
+)
+"""Files of few tests that take long, mostly because they wait; the longest first."""
 LOADED = pytest.StashKey[list[str]]()
 
 
@@ -106,10 +128,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order is the same in all processes."""
     check_that_no_test_is_left_out(items)
     if IN_PARALLEL:
-        items.sort(key=lambda item: str(item.path))
+        places = {file: place for place, file in enumerate(order_files(items))}
+        items.sort(key=lambda item: places[item.path])
     for item in items:
         if not is_end_to_end(item.path):
             item.add_marker(pytest.mark.untimed)
+
+
+def order_files(items: list[pytest.Item]) -> Iterator[Path]:
+    """Files of many tests first, so that all processes end at about the same time, and one that
+    waits before every second of them, so that the others have the cores meanwhile."""
+    counts = Counter(item.path for item in items)
+    by_count = sorted(counts, key=lambda file: (-counts[file], str(file)))
+    waiting = [file for file in by_count if file.name in WAITING]
+    waiting.sort(key=lambda file: WAITING.index(file.name), reverse=True)
+    for place, file in enumerate(file for file in by_count if file.name not in WAITING):
+        if place % 2 == 0 and waiting:
+            yield waiting.pop()
+        yield file
+    yield from reversed(waiting)
 
 
 @cache
@@ -155,9 +192,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The quick run's examples are made without the constants of the modules that are loaded:
+    """xdist keeps the order of `order_files`, which it would else change.
+
+    The quick run's examples are made without the constants of the modules that are loaded:
     reading them takes each process a second, and the examples would differ with what other tests
     have loaded."""
+    if config.getoption("dist", "no") == "loadfile":
+        config.option.loadscopereorder = False
     if not config.getoption("hypothesis_profile", None):
         vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from mgpu_doctor.analysis.trials.trial_run import TrialRun
 from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample
@@ -26,8 +26,10 @@ from mgpu_doctor.treat.size_report import is_better, render_json, render_sizes
 from mgpu_doctor.treat.size_search import Goal, SizeSearch, UnknownSizeError
 from mgpu_doctor.treat.trial_runner import FIRST_STEP, Problem, Trial, TrialFailure
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[3] / "docs" / "treat-goal.schema.json").read_text(encoding="utf-8")
+SCHEMA = Draft202012Validator(
+    json.loads(
+        (Path(__file__).parents[3] / "docs" / "treat-goal.schema.json").read_text(encoding="utf-8")
+    )
 )
 COMMAND = ("torchrun", "--nproc-per-node=4", "train.py", "--batch-size", "8", "--lr", "0.1")
 MIB = 1 << 20
@@ -118,7 +120,7 @@ def gpu_of(pid: int, memory: int, others: int) -> Device:
 def search(goal: Goal, folder: Path, command: Sequence[str] = COMMAND) -> SizeSearch:
     made = SizeSearch(command, goal, private=True)
     made.run(folder, budget=60.0, report=lambda *_: None)
-    jsonschema.validate(json.loads(render_json(made)), SCHEMA)
+    SCHEMA.validate(json.loads(render_json(made)))
     assert render_sizes(made, unicode=False).isascii()
     return made
 
