@@ -74,8 +74,6 @@ _REDUCES = ("--width", "256", "--link", "20")
 _HARDLY_REDUCES = ("--width", "32", "--link", "200", "--step-ms", "30")
 _GATHERS = ("--link-ms", "4", "--width", "64")
 _MANY = ("--layers", "300", "--width", "8")
-_CACHED = ("--fused", "--layers", "40", "--width", "128", "--batch", "1")
-"""Gradients that fit into the caches: to ask the system for larger ones anew costs more."""
 _MATMUL = ("--width", "1024", "--layers", "4", "--batch", "256", "--floor", "1")
 _STATES = ("--width", "1024", "--layers", "16", "--step-ms", "50")
 _BLOCKS = ("--blocks", "--layers", "12", "--width", "128", "--batch", "4096", "--epoch", "100")
@@ -207,13 +205,6 @@ ALL_JOBS: Mapping[str, Jobs] = {
         pair("--save-states", *_SLEEPS),
         by_memory=True,
     ),
-    "drop-gradients": Jobs(
-        True,
-        alone("--zeros", *_CACHED),
-        alone(*_CACHED),
-        alone("--zeros", *_SLEEPS),
-        alone("--zeros", "--read-gradients", *_SLEEPS),
-    ),
     "activation-checkpointing": Jobs(
         True,
         pair(*_BLOCKS),
@@ -287,6 +278,7 @@ ALL_JOBS: Mapping[str, Jobs] = {
 NO_JOBS: Mapping[str, str] = {
     "gloo-threads": "needs a link that is slow to answer",
     "tf-pack-size": "needs a link that is slow to answer",
+    "drop-gradients": "needs a GPU: a CPU gains nothing, as new memory costs what zeros do",
     "channels-last": "needs a GPU: on the CPUs at hand convolutions do not gain by it",
     "interop-threads": "needs operations that run at once, on more than two cores",
     "tf-threads": "needs more than two cores: threads of two workers on two do not wait in loops",

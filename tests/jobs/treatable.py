@@ -196,11 +196,7 @@ def train(args: argparse.Namespace) -> None:
             loss.backward()
             Block.calls = 0
             optimizer.step()
-            optimizer.zero_grad(set_to_none=not args.zeros)
-            if args.read_gradients:
-                gradient = next(model.parameters()).grad
-                assert gradient is not None
-                gradient.sum().item()
+            optimizer.zero_grad()
             if args.objects:
                 recent.append([[number] for number in range(args.objects)])
             if args.collect_every and step % args.collect_every == 0:
@@ -236,7 +232,7 @@ def options() -> argparse.ArgumentParser:
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
         "save-states", "blocks", "once", "checkpoint", "sensitive", "sharded",
-        "autocast", "zeros", "read-gradients",
+        "autocast",
     ):  # fmt: skip
         known.add_argument(f"--{name}", action="store_true")
     for name in ("foreach", "fused"):
