@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -276,6 +277,10 @@ async def test_quitting(key: str) -> None:
     assert app.return_code == 0
 
 
+def ends_with(app: TopApp, words: str) -> bool:
+    return screen_text(app).rstrip().endswith(words)
+
+
 async def test_keys_without_room_at_the_bottom_are_left_out_whole() -> None:
     """They are back when there is room. `x stop` is cut at 79 columns, `d examine` at 74."""
     app = TopApp(Still(STRAGGLER), interval=3600)
@@ -283,11 +288,7 @@ async def test_keys_without_room_at_the_bottom_are_left_out_whole() -> None:
         await shown(pilot)
         for width, last in ((79, "examine"), (74, "attach"), (82, "stop")):
             await pilot.resize_terminal(width, 24)
-            await until(
-                pilot,
-                lambda last=last: screen_text(app).rstrip().endswith(last),  # type: ignore[misc]
-                last,
-            )
+            await until(pilot, partial(ends_with, app, last), last)
 
 
 def test_a_frame_that_comes_while_the_app_ends_is_no_error() -> None:
