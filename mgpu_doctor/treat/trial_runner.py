@@ -208,9 +208,9 @@ def _read_info(recording: Path) -> dict[str, object]:
 
 
 def _kill_job(process: subprocess.Popen[bytes], recording: Path) -> None:
-    """Kills the job's processes: first those that its first process started, so that they start no
-    new ones. Its observer is asked to end the job before, and records that: a screen beside it
-    then shows no failure."""
+    """Kills the job's first process with all that it started, then what is left of them. Its
+    observer is asked to end the job before, and records that: a screen beside it then shows no
+    failure."""
     pid = _read_info(recording).get("job_pid")
     if process.poll() is None and isinstance(pid, int):
         process.terminate()
