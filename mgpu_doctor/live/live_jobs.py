@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ class LiveJobs:
         self._machine = MachineSampler(recorder, wanted)
         self._gpus = GpuWatch(settings)
         self._began = False
+        self._first: Future[Frame] | None = None
         self._clock = clock
         self._watched = given
         self._watch: Watch | None = None
@@ -57,15 +59,23 @@ class LiveJobs:
         self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
 
     def begin(self) -> None:
-        """Starts to read the GPUs, which takes a driver longer than to load the screen's modules,
-        and does not wait for them."""
-        self._machine.begin()
+        """Makes the first frame in a thread of its own while the screen's modules are loaded, and
+        does not wait for it."""
+        self._first = ThreadPoolExecutor(1).submit(self._make_first)
 
     def next_job(self) -> None:
         """Switches to the next running job from the next frame on."""
         self._skip.set()
 
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source reads the clock itself
+        first, self._first = self._first, None
+        return first.result() if first is not None else self._make_frame()
+
+    def _make_first(self) -> Frame:
+        self._machine.begin()
+        return self._make_frame()
+
+    def _make_frame(self) -> Frame:
         alive = self._living()
         self._choose(alive)
         watched = self._watched

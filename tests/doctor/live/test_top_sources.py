@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -89,6 +90,22 @@ def test_what_is_not_wanted_is_not_made() -> None:
     assert frame.diagnosis is not None
     assert frame.heat is None
     assert frame.history is None
+
+
+def test_the_first_frame_is_made_before_it_is_asked_for() -> None:
+    clock, made = Clock(), threading.Event()
+
+    def tick() -> float:
+        now = clock()
+        made.set()
+        return now
+
+    live = LiveJobs(clock=tick)
+    live.begin()
+    assert made.wait(60)
+    clock.now += 5
+    assert [live.frame(0).at, live.frame(0).at] == [100.0, 105.0]
+    live.close()
 
 
 def test_next_job_goes_round() -> None:
