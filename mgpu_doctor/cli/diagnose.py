@@ -17,6 +17,7 @@ from mgpu_doctor.cli.terminal_output import (
     WRONG_USAGE,
     display_of,
     exit_with,
+    keep_until_exit,
     pause_garbage_collection,
     print_text,
     progress_line,
@@ -111,6 +112,7 @@ def diagnose(
         suggest_option()
     with progress_line() as report_progress:
         diagnoses = diagnose_cases(partial(_load, subjects, hosts), report_progress)
+    keep_until_exit(diagnoses)
     named = not subjects or len(diagnoses) > 1
     print_text(
         _render_json(diagnoses)

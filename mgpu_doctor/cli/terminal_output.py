@@ -209,3 +209,10 @@ def pause_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def keep_until_exit(value: object) -> None:
+    """Keep a value until this process, which is about to end, is gone: to free the objects of a
+    large case one by one takes a quarter of a second."""
+    cycle: list[object] = [value]
+    cycle.append(cycle)  # only the garbage collector would free it; `main` freezes what is loaded
