@@ -9,6 +9,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
+import msgspec
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.advice.treatment import Situation, find_situation
@@ -23,7 +24,8 @@ SCHEMA = "mgpu-doctor/diagnosis/1"
 
 def render(diagnosis: Diagnosis) -> str:
     """The object as indented ASCII JSON that ends in a newline."""
-    return json.dumps(document(diagnosis), indent=2, allow_nan=False) + "\n"
+    compact = json.dumps(document(diagnosis), allow_nan=False)
+    return msgspec.json.format(compact, indent=2) + "\n"  # json.dumps indents in plain Python
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -183,6 +185,9 @@ def plain(value: Any) -> Any:
     """Returns a value in JSON types: enum members as their value, array scalars as Python's, NaN
     and infinities as None, tuples as lists, undecodable bytes of file names as replacement
     characters."""
+    kind = type(value)
+    if value is None or kind is int or (kind is float and math.isfinite(value)):  # most values
+        return value
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
