@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, INPUT, PHASES, WAIT
 
-from mgpu_doctor.analysis.statistics.medians import blocks, median_of_others
+from mgpu_doctor.analysis.statistics.medians import blocks, column_medians, median_of_others
 from mgpu_doctor.analysis.statistics.significance import FALSE_ALARMS, Period, period, tail_bound
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 
@@ -137,7 +137,7 @@ def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_]
     sampled = _sample(grounds.own)
     others = median_of_others(sampled)
     apart, spread = _quiet_level(sampled - others)
-    usual_of_others, usual = np.median(others, axis=0), _quiet_level(sampled)[0]
+    usual_of_others, usual = column_medians(others), _quiet_level(sampled)[0]
     step = float(np.median(grounds.own.max(axis=1) + grounds.communication))
     least = np.maximum(SPREADS * spread, LEAST * step)
     beyond = np.empty_like(grounds.own)
@@ -153,8 +153,9 @@ def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_]
 
 def _quiet_level(values: Floats) -> tuple[Floats, Floats]:
     """(R) the upper end of what is usual, and (R) the standard deviation, of (T, R) values."""
-    by_rank = np.ascontiguousarray(values.T)  # what lies together is sorted much faster
-    q5, q25, q75, q95 = np.quantile(by_rank, (0.05, 0.25, 0.75, 0.95), axis=1)
+    by_rank = np.sort(values.T, axis=1)  # quantiles of unsorted values take four times as long
+    shares = (0.05, 0.25, 0.75, 0.95)
+    q5, q25, q75, q95 = np.quantile(by_rank, shares, axis=1, overwrite_input=True)
     spread = np.minimum(q25 - q5, q95 - q75) / 0.97  # the distance of these quantiles of a normal
     spread = np.maximum(spread, np.median(spread))
     return q25 + 0.67 * spread, spread

@@ -99,7 +99,9 @@ class Usual:
     def of(self, values: Floats) -> tuple[Floats, Floats]:
         """For (T, k) series, k values each: the excess of the newest steps (the largest over all
         lengths but the last), and of all steps, in standard errors."""
-        shifts = _shifts(values, self.scale, self.centre, self.lengths, self.weights)
+        base = column_medians(values)
+        sums = _sums(values, base, self.scale, self.lengths)
+        shifts = _shifts(sums, base - self.centre, self.scale, self.lengths, self.weights)
         strength = (shifts - self.shifts[:, None]) / self.errors[:, None]
         return strength[:-1].max(axis=0, initial=-math.inf), strength[-1]
 
@@ -120,13 +122,14 @@ def learn(values: Floats, *, resolution: float) -> Usual:
     earlier = count - lengths
     # Permanent differences of healthy ranks, in variances of a step; too small would be unsafe.
     centre = float(np.median(base))
-    levels = _shifts(values, scale, centre, lengths[-1:], np.zeros(1))[0]
+    sums, levels = _sums(values, base, scale, lengths), base - centre
+    all_steps = _shifts(sums[-1:], levels, scale, lengths[-1:], np.zeros(1))[0]
     doubt = 1 / math.sqrt(2 * EFFICIENCY * values.shape[1])
-    differ = (1 + doubt) * float(_spreads(levels))
+    differ = (1 + doubt) * float(_spreads(all_steps))
     between = max(0.0, differ**2 / variance - 1 / count)
     weights = earlier * between / (earlier * between + 1)  # no earlier steps: 0
     unsure = np.sqrt(variance * (1 / lengths + between / (earlier * between + 1)))
-    shifts = _shifts(values, scale, centre, lengths, weights)
+    shifts = _shifts(sums, levels, scale, lengths, weights)
     spreads = _spreads(shifts)
     errors = np.maximum(unsure, spreads / (1 + doubt))
     errors[-1] = max(spreads[-1], math.sqrt(variance / count))
@@ -161,15 +164,19 @@ def _lengths(count: int) -> Ints:
     return np.array([*lengths, count], dtype=np.int64)
 
 
-def _shifts(values: Floats, scale: float, centre: float, lengths: Ints, weights: Floats) -> Floats:
-    """(lengths, k) how far the newest steps of each series exceed their prediction."""
-    base = column_medians(values)
+def _sums(values: Floats, base: Floats, scale: float, lengths: Ints) -> Floats:
+    """(lengths, k) sums of the newest steps' clipped deviations from the (k) medians `base`."""
     clipped = np.clip((values - base) / scale, -CLIP, CLIP)
-    sums = np.cumsum(clipped[::-1], axis=0)[lengths - 1]
+    return np.asarray(np.cumsum(clipped[::-1], axis=0)[lengths - 1])
+
+
+def _shifts(sums: Floats, levels: Floats, scale: float, lengths: Ints, weights: Floats) -> Floats:
+    """(lengths, k) how far the newest steps of each series exceed their prediction. The last of the
+    lengths is all steps; `levels`: (k) each series' median beyond that of the median rank."""
     newest = sums / lengths[:, None]
-    before = (sums[-1] - sums) / np.maximum(len(values) - lengths, 1)[:, None]
+    before = (sums[-1] - sums) / np.maximum(lengths[-1] - lengths, 1)[:, None]
     kept = weights[:, None]
-    return np.asarray(newest - kept * before + (1 - kept) * (base - centre) / scale)
+    return np.asarray(newest - kept * before + (1 - kept) * levels / scale)
 
 
 def _spreads(values: Floats) -> Floats:
