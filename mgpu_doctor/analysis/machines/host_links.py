@@ -116,6 +116,8 @@ def measure_links(case: Case, since: float = 0.0) -> tuple[HostLink, ...]:
     for sample in case.host_samples:
         if sample.links and sample.host in hosts:
             samples[str(sample.host)].append(sample)
+    if not samples:
+        return ()
     names = _name_addresses(samples)
     spans = _find_spans(case)
     links = []

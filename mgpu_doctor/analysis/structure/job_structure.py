@@ -18,7 +18,7 @@ from mgpu_probes.inprocess.layout import NO_OPTIMIZER
 
 from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.device_times import timed
-from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.model import Rank, Records
 
 Neighbours = Mapping[int, frozenset[int]]
 
@@ -220,13 +220,13 @@ def backward_passes(rank: Rank) -> float:
 
 
 def _only_serves(rank: Rank) -> bool:
+    newest = timed(rank.steps)[-_NEWEST:]
+    if newest["micro_batches"].any():
+        return False
     exchanges = rank.metadata.sends_to or rank.metadata.receives_from
     answers_calls = not exchanges and not rank.steps["micro_batches"].any()
-    return answers_calls or _only_updates(rank)
+    return answers_calls or _only_updates(newest)
 
 
-def _only_updates(rank: Rank) -> bool:
-    newest = timed(rank.steps)[-_NEWEST:]
-    if not len(newest) or newest["micro_batches"].any():
-        return False
-    return bool(np.median(newest["flags"] & NO_OPTIMIZER) == 0)
+def _only_updates(newest: Records) -> bool:
+    return bool(len(newest) and np.median(newest["flags"] & NO_OPTIMIZER) == 0)

@@ -29,9 +29,9 @@ SHARE = Limit(
 
 
 def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
-    if not all(accelerator(rank) for rank in ranks):
+    if not all(map(accelerator, measures.case.ranks)):
         return
+    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
     shares = phase_shares(ranks, TRANSFER) or {}
     step = measures.step_seconds
     if len(shares) < len(ranks) or step is None or min(shares.values()) < limits["share"]:
