@@ -261,8 +261,10 @@ def _measure(
 
 
 _SHORTFALLS = {
-    Shortfall.NO_STEPS: "no training step was seen",
-    Shortfall.TOO_SHORT: f"the job has fewer than {FIRST_STEP + LEAST_MEASURED} steps",
+    Shortfall.NO_STEPS: "no training step was seen: name a command that trains, and a budget that "
+    "lasts until its first steps",
+    Shortfall.TOO_SHORT: f"the job has fewer than {FIRST_STEP + LEAST_MEASURED} steps: let it run "
+    "longer",
     Shortfall.UNEVEN: "its ranks recorded too few steps in common",
 }
 _REFUSALS = {
