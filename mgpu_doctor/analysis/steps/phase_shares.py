@@ -88,7 +88,7 @@ def _seconds(chunk: Chunk) -> tuple[Floats, Floats]:
 
 def _sums(seconds: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
     """(k) sums of the known values of (k, n)."""
-    if not any(seconds.strides[1:]):  # the same in all records
+    if seconds.size and not any(seconds.strides[1:]):  # the same in all records
         return np.asarray(np.nan_to_num(seconds[:, 0].astype(float)) * kept.sum(axis=1))
     if kept.all() and not np.isnan(sums := seconds.sum(axis=1, dtype=np.float64)).any():
         return np.asarray(sums)  # the usual case

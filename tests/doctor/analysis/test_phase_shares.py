@@ -89,6 +89,7 @@ def test_what_no_phase_explains_lowers_the_coverage() -> None:
     made = steps([1.0] * 4, backward=0.75, other=0.25)
     assert coverage([rank(made)]) == pytest.approx(0.75)
     assert coverage([rank(made[:0])]) is None
+    assert coverage([rank(made), rank(steps([]), 1)]) == pytest.approx(0.75)
     whole = steps([1.0] * 4, backward=1.0)
     assert coverage([rank(made), rank(whole, 1)]) == pytest.approx(0.875)
 
