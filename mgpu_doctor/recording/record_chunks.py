@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mgpu_probes.inprocess.layout import PHASES
 
 from .column_file import Column
 from .columns import Columns, Name, Rows, phase_of
 from .records import Array
 
 EVERY: Rows = slice(None)
+MOST_COPIED = 1 << 14
+"""Records that are put side by side where they are not stored by field: 2 MiB, which stay in the
+processor's caches while one field after another is read."""
 
 
 class Chunk:
@@ -40,8 +44,22 @@ class Chunk:
         if isinstance(first, Columns):
             cells = first.block.cells(name, self._start, self._stop, first.first, len(first))
             return cells[self._within][:, self._rows]
-        values = first[name] if isinstance(name, str) else phase_of(first, name)
-        return values[self._rows][None]
+        if isinstance(name, str):
+            return self._side_by_side([records[name] for records in self._records])
+        return self._side_by_side([phase_of(records, name) for records in self._records])
+
+    def phases(self) -> Iterator[tuple[list[int], Column]]:
+        """Yields numbers of phases, and the (p, k, n) values of these p phases: one by one, or all
+        together if the records are not stored by field."""
+        if isinstance(self._records[0], Columns):
+            yield from (([number], self[number][None]) for number in range(len(PHASES)))
+        else:
+            values = self._side_by_side([records["phases"] for records in self._records])
+            yield [*range(len(PHASES))], np.ascontiguousarray(np.moveaxis(values, 2, 0))
+
+    def _side_by_side(self, columns: Sequence[Column]) -> Column:
+        chosen = [column[self._rows] for column in columns]
+        return chosen[0][None] if len(chosen) == 1 else np.stack(chosen)
 
     def differs(self, name: Name) -> bool:
         """Returns whether a field may differ from step to step."""
@@ -68,8 +86,12 @@ def chunks(
     of each rank; ranks with the same ones share the object."""
     together: dict[Any, list[int]] = {}
     for place, steps in enumerate(records):
-        stored = (id(steps.block), steps.first, len(steps)) if isinstance(steps, Columns) else place
-        together.setdefault((stored, rows and id(rows[place])), []).append(place)
+        how = (id(steps.block), steps.first) if isinstance(steps, Columns) else (steps.dtype,)
+        together.setdefault((*how, len(steps), rows and id(rows[place])), []).append(place)
     for places in together.values():
-        chosen = EVERY if rows is None else rows[places[0]]
-        yield Chunk(places, [records[place] for place in places], chosen)
+        chosen, first = EVERY if rows is None else rows[places[0]], records[places[0]]
+        most = max(1, MOST_COPIED // max(1, len(first)))
+        at_once = len(places) if isinstance(first, Columns) else most
+        for start in range(0, len(places), at_once):
+            some = places[start : start + at_once]
+            yield Chunk(some, [records[place] for place in some], chosen)

@@ -74,7 +74,9 @@ def coverage(ranks: Sequence[Rank]) -> float | None:
 def _seconds(chunk: Chunk) -> tuple[Floats, Floats]:
     """(k) explained seconds and (k) total seconds."""
     kept = chunk["flags"] & WARM_UP == 0
-    phases = np.stack([_sums(chunk[phase], kept) for phase in range(len(PHASES))], axis=1)
+    phases = np.empty((len(kept), len(PHASES)))
+    for numbers, seconds in chunk.phases():
+        phases[:, numbers] = _sums(seconds, kept).T
     collected = np.minimum(_sums(chunk["gc_s"], kept), phases[:, OTHER])
     wall, end, sequence = chunk["wall_ns"], chunk["end_ns"], chunk["seq"]
     between = np.maximum(end[:, 1:] - wall[:, 1:] - end[:, :-1], 0)
@@ -87,13 +89,13 @@ def _seconds(chunk: Chunk) -> tuple[Floats, Floats]:
 
 
 def _sums(seconds: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
-    """(k) sums of the known values of (k, n)."""
-    if seconds.size and not any(seconds.strides[1:]):  # the same in all records
-        return np.asarray(np.nan_to_num(seconds[:, 0].astype(float)) * kept.sum(axis=1))
-    if kept.all() and not np.isnan(sums := seconds.sum(axis=1, dtype=np.float64)).any():
+    """(…, k) sums of the known values of (…, k, n). `kept`: (k, n)."""
+    if seconds.size and not seconds.strides[-1]:  # the same in all records
+        return np.asarray(np.nan_to_num(seconds[..., 0].astype(float)) * kept.sum(axis=1))
+    if kept.all() and not np.isnan(sums := seconds.sum(axis=-1, dtype=np.float64)).any():
         return np.asarray(sums)  # the usual case
     counted = kept & ~np.isnan(seconds)
-    return np.asarray(np.where(counted, seconds, 0).sum(axis=1, dtype=np.float64))
+    return np.asarray(np.where(counted, seconds, 0).sum(axis=-1, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)

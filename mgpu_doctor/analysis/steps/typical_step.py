@@ -100,11 +100,13 @@ def _step_medians(chunk: Chunk) -> Floats:
 
 def _phase_medians(chunk: Chunk) -> Floats:
     """(k, 10) median seconds of each phase, NaN: unknown."""
-    medians = np.empty((len(chunk.places), len(PHASES)))
-    for number in range(len(PHASES)):
-        seconds = chunk[number]
-        differs = chunk.differs(number) or not seconds.shape[1]
-        medians[:, number] = _medians(seconds) if differs else seconds[:, 0]
+    ranks = len(chunk.places)
+    medians = np.empty((ranks, len(PHASES)))
+    for numbers, seconds in chunk.phases():
+        rows = seconds.reshape(len(numbers) * ranks, seconds.shape[-1])
+        differs = any(map(chunk.differs, numbers)) or not rows.shape[1]
+        own = _medians(rows) if differs else rows[:, 0]
+        medians[:, numbers] = own.reshape(len(numbers), ranks).T
     return medians
 
 

@@ -46,17 +46,24 @@ def all_after_warm_up(records: Records) -> Records:
 
 def each_after_warm_up(ranks: Sequence[Records]) -> list[Records]:
     """`all_after_warm_up` of each rank, in a fraction of the time."""
-    new = [steps for steps in ranks if isinstance(steps, Columns) and steps not in _KNOWN]
-    for chunk in chunks(new):
+    after = [_KNOWN.get(steps) if isinstance(steps, Columns) else None for steps in ranks]
+    new = [place for place, kept in enumerate(after) if kept is None]
+    for chunk in chunks([ranks[place] for place in new]):
         started = chunk["step"] >= FIRST_STEPS
         if not started.shape[1]:
             continue
         first = started.argmax(axis=1)
         usual = _is_usual(chunk["flags"], chunk["wall_ns"])
         usual &= started.sum(axis=1) == started.shape[1] - first
-        for place, start in zip(chunk.places[usual].tolist(), first[usual].tolist(), strict=True):
-            _KNOWN[new[place]] = new[place][start:]
-    return [all_after_warm_up(steps) for steps in ranks]
+        for at, start in zip(chunk.places[usual].tolist(), first[usual].tolist(), strict=True):
+            steps = ranks[new[at]]
+            kept = after[new[at]] = steps[start:]
+            if isinstance(steps, Columns):
+                _KNOWN[steps] = kept
+    return [
+        all_after_warm_up(steps) if kept is None else kept
+        for steps, kept in zip(ranks, after, strict=True)
+    ]
 
 
 def spans_after_warm_up(ranks: Sequence[Rank]) -> list[tuple[float, float] | None]:
