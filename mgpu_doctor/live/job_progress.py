@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import UNTIMED
 
-from mgpu_doctor.analysis.structure.job_structure import servers, without
+from mgpu_doctor.analysis.structure.job_structure import without
 from mgpu_doctor.case.model import Case, Rank, Records, State
 from mgpu_doctor.live.frame import NO_PROGRESS, Progress
 
@@ -25,11 +25,12 @@ Places = npt.NDArray[np.intp]
 Stages = Sequence[Sequence[int]]
 
 
-def measure_progress(case: Case, stages: Stages = ()) -> Progress:
+def measure_progress(
+    case: Case, stages: Stages = (), servers: frozenset[int] = frozenset()
+) -> Progress:
     """Returns the recent progress. `stages`: the ranks of each pipeline stage, if there are
-    stages."""
-    trained = without(case.ranks, servers(case.ranks))
-    ranks = [rank for rank in trained if len(rank.steps)]
+    stages. `servers`: the ranks that only serve."""
+    ranks = [rank for rank in without(case.ranks, servers) if len(rank.steps)]
     if not ranks:
         return NO_PROGRESS
     newest = [rank.steps[-NEWEST_STEPS:] for rank in ranks]

@@ -47,7 +47,7 @@ class Seen:
         view."""
         followed = update_history(before, diagnosis.findings, at, over=case.job.ended is not None)
         heat = make_heatmap(case, diagnosis.stages) if heated else None
-        going = measure_progress(case, diagnosis.stages)
+        going = measure_progress(case, diagnosis.stages, diagnosis.servers)
         ranks = map_ranks(diagnosis, heat) if heated else None
         return cls(diagnosis, heat, going, followed=followed, map=ranks)
 

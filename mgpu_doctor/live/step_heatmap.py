@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.device_times import on_one_clock, untimed
-from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.model import Case
 
 RECENT = 240
 """Steps used: about as many as the widest usual screen shows, one per column."""
@@ -49,9 +49,8 @@ def make_heatmap(case: Case, stages: Sequence[Sequence[int]] = ()) -> Heatmap | 
         return "it compares ranks, and these have no process group: none waits for another"
     if untimed(case.ranks, LEAST_TIMED):
         return "it compares own work, and host clocks do not measure work on devices"
-    recent = tuple(_newest(rank) for rank in case.ranks)
     try:
-        joined = join(recent)
+        joined = join([on_one_clock(rank) for rank in case.ranks], newest=RECENT + SPARE)
         attribution = attribute(joined)
     except (UnjoinableError, UnattributableError) as reason:
         return str(reason)
@@ -64,8 +63,3 @@ def make_heatmap(case: Case, stages: Sequence[Sequence[int]] = ()) -> Heatmap | 
     beyond = attribution.own - others
     np.divide(beyond, others, out=excess, where=np.nan_to_num(others) > 0)
     return Heatmap(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
-
-
-def _newest(rank: Rank) -> Rank:
-    timed = on_one_clock(rank)
-    return replace(timed, steps=timed.steps[-(RECENT + SPARE) :])

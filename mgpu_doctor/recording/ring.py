@@ -45,6 +45,8 @@ class Ring:
         self._polled = False
         self._counted = 0
         self._buffer: Array = np.empty(0, dtype)
+        self._peeked: np.void | None = None
+        """The newest record that was peeked at: a complete one never changes."""
         self._used = 0
         self.kept: Array = self._buffer
         """The newest records by `seq`, at most `_most`. Never changed in place."""
@@ -80,9 +82,11 @@ class Ring:
         return new
 
     def peek(self) -> np.void | None:
-        """Returns the newest record, which `poll` may not have read yet: two reads of a few bytes.
-        None: there is none, or it is damaged."""
+        """Returns the newest record, which `poll` may not have read yet: two reads of a few bytes,
+        or one while there is no newer record. None: there is none, or it is damaged."""
         cursor = word(read_at(self._fd, self._cursor_at, 8), 0)
+        if self._peeked is not None and int(self._peeked["seq"]) == cursor:
+            return self._peeked
         if not self._capacity or not 0 < cursor < _MOST:
             return None
         size = self._dtype.itemsize
@@ -93,7 +97,8 @@ class Ring:
             return None
         if not len(sound(raw, self._dtype, np.arange(1))):
             return None
-        return next(iter(self._clean(records)), None)
+        self._peeked = next(iter(self._clean(records)), None)
+        return self._peeked
 
     def _skip(self, records: int) -> None:
         """Continues after the first `records` of the ring."""

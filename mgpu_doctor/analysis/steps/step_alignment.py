@@ -137,9 +137,9 @@ def _unknown_where_zero(values: Floats) -> Floats:
     return np.broadcast_to(known, values.shape)
 
 
-def join(ranks: Sequence[Rank], *, least: int = 1, fewest: int = 2) -> Joined:
+def join(ranks: Sequence[Rank], *, least: int = 1, fewest: int = 2, newest: int = 0) -> Joined:
     """Joins the records of `ranks` that hold at least `least` steps after warm-up, and are at least
-    `fewest` ranks.
+    `fewest` ranks. `newest`: only so many records of each; 0: all.
 
     Uses the default group's collective sequence number, which is equal on all ranks at the end of
     the same step of a data-parallel job. If it is unknown or does not match (point-to-point
@@ -155,7 +155,7 @@ def join(ranks: Sequence[Rank], *, least: int = 1, fewest: int = 2) -> Joined:
             Gap.FEW_STEPS,
         )
     left_out = tuple(sorted(set(named) - set(enough)))
-    records = [enough[number].steps for number in sorted(enough)]
+    records = [enough[number].steps[-newest:] for number in sorted(enough)]
     rows, joined_by = _matching_rows(records)
     offsets = [enough[number].clock_offset for number in sorted(enough)]
     return _assemble(

@@ -572,7 +572,10 @@ def test_the_newest_step_is_read_without_the_others(tmp_path: Path) -> None:
         write_steps(writer, 20, first=5)  # more than the ring holds
         assert reader.newest_step() == 24
         assert reader.poll().steps["step"].tolist() == list(range(17, 25))
-        newest = AT["steps"] + (25 - 1) % 8 * layout.STEP_SIZE
+        write_steps(writer, 1, first=25)
+        newest = AT["steps"] + (26 - 1) % 8 * layout.STEP_SIZE
         overwrite(Path(writer.path), newest + 20, b"\xff")
         assert reader.newest_step() is None, "it is damaged"
+        write_steps(writer, 1, first=26)
+        assert [reader.newest_step(), reader.newest_step()] == [26, 26]
     writer.close()
