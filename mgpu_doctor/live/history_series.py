@@ -131,6 +131,8 @@ class Series:
         self._levels = [_Level(*self._shape) for _ in range(1 + len(WIDTHS))]
         self._spacings: deque[float] = deque(maxlen=REMEMBERED)
         self._last: float | None = None
+        self._trace: Trace | None = None
+        """The content, until there is another sample."""
 
     def append(self, at: float, values: Sequence[float | None], since: float | None = None) -> None:
         """Adds a sample. `since`: start of the time it covers; if unknown, it covers the time since
@@ -141,13 +143,16 @@ class Series:
                 return
             self._begin()
         start = self._start(at) if since is None else max(since, self._last or since)
-        self._last = at
+        self._last, self._trace = at, None
         known = [math.nan if value is None or not abs(value) <= MOST else value for value in values]
         self._put(0, Row(start, at, array("f", known * 3)))
 
     def trace(self) -> Trace:
         """Returns the current content."""
-        return Trace(tuple(block for level in reversed(self._levels) for block in level.held()))
+        if self._trace is None:
+            held = (block for level in reversed(self._levels) for block in level.held())
+            self._trace = Trace(tuple(held))
+        return self._trace
 
     def _start(self, at: float) -> float:
         if self._last is None:

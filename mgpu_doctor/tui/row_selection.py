@@ -110,7 +110,10 @@ class GpusPanel(SelectingPanel[GpuKey]):
         self.can_focus = self._keys_work
 
     def has_rows(self) -> bool:
-        return bool(self.rows)
+        if self._shown is None:
+            return False
+        frame, view = self._shown
+        return bool(shown(frame, view.filter).gpus)
 
     @property
     def rows(self) -> list[GpuKey]:

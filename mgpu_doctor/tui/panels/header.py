@@ -43,7 +43,7 @@ def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
 
     return [
         *made,
-        *job_summary.job_lines(frame, frame.diagnosis, width),
+        *job_summary.job_lines(frame.going, frame.diagnosis, width),
         job_summary.verdict_line(frame.diagnosis, width),
         *_hardware(frame, width),
     ]

@@ -20,11 +20,11 @@ from mgpu_doctor.formatting import (
     format_seconds,
     format_share,
 )
-from mgpu_doctor.live.frame import Frame, Progress
+from mgpu_doctor.live.frame import Progress
 from mgpu_doctor.report import text
 from mgpu_doctor.report.command_names import shorten_commands
 from mgpu_doctor.report.verdict import MARKS, STYLES, count_ranks, outcome, verdict
-from mgpu_doctor.tui.filter.matching import kept
+from mgpu_doctor.tui.filter.matching import kept, kept_by
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
 BAD = "bold yellow"
@@ -40,14 +40,16 @@ class Part:
     rank: int = 0
 
 
-def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
+@kept_by(lambda going, diagnosis, width: (*going, diagnosis, width))
+def job_lines(going: Progress, diagnosis: Diagnosis, width: int) -> Sequence[Text]:
     """Returns the job's lines; the second only if a step was measured."""
     when = _when(diagnosis)
-    named = [*_command(diagnosis, width // 3), *_what(diagnosis), *_step(frame, diagnosis)]
+    named = [*_command(diagnosis, width // 3), *_what(diagnosis), *_step(going, diagnosis)]
     what = [ends(_fitted(named, width - when.cell_len - 2), when, width)]
     runs = diagnosis.case.job.outcome is Outcome.RUNNING
-    how = _fitted([*_how(frame.going, runs=runs), *_together(diagnosis), *_probe(frame)], width - 1)
-    return what if frame.going.step_seconds is None else [*what, ends(how, Text(), width)]
+    parts = [*_how(going, runs=runs), *_together(diagnosis), *_probe(going, diagnosis)]
+    how = _fitted(parts, width - 1)
+    return what if going.step_seconds is None else [*what, ends(how, Text(), width)]
 
 
 def _fitted(parts: Sequence[Part], width: int) -> Text:
@@ -81,9 +83,9 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
         yield Part(Text(" under ".join(software), style=DIM), 5)
 
 
-def _step(frame: Frame, diagnosis: Diagnosis) -> Iterator[Part]:
+def _step(going: Progress, diagnosis: Diagnosis) -> Iterator[Part]:
     """Returns the furthest step, which is newer than the diagnosis where it was read later."""
-    step = diagnosis.furthest_step if frame.going.step is None else frame.going.step
+    step = diagnosis.furthest_step if going.step is None else going.step
     if step is not None:
         yield Part(Text(f"step {step}"), 2)
 
@@ -147,11 +149,11 @@ def _together(diagnosis: Diagnosis) -> Iterator[Part]:
         yield Part(Text(f"({text.line(diagnosis.efficiency_reason)})", style=DIM), 8)
 
 
-def _probe(frame: Frame) -> Iterator[Part]:
+def _probe(going: Progress, diagnosis: Diagnosis) -> Iterator[Part]:
     """Returns what the probe costs, and its errors."""
-    if frame.going.probe is not None:
-        yield Part(_labelled("probe", format_share(frame.going.probe)), 7)
-    missing = frame.diagnosis.unexamined if frame.diagnosis else ()
+    if going.probe is not None:
+        yield Part(_labelled("probe", format_share(going.probe)), 7)
+    missing = diagnosis.unexamined
     off = next((unexamined for unexamined in missing if unexamined.gap is Gap.PROCESS_PROBE), None)
     if off is not None:
         yield Part(Text("probe off", style=BAD), 1)
