@@ -47,8 +47,8 @@ def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
 def is_living(recording: Path) -> bool:
     """Returns whether the first process of this recording's job runs here. False if it is not a
     recording."""
-    ended = (recording / END).exists() or (recording / HOSTS / os.uname().nodename / END).exists()
-    return not ended and _runs_here(_info(recording), "job")
+    ends = f"{recording}/{END}", f"{recording}/{HOSTS}/{os.uname().nodename}/{END}"
+    return not any(map(os.path.exists, ends)) and _runs_here(_info(recording), "job")
 
 
 def is_written(recording: Path) -> bool:

@@ -93,7 +93,7 @@ def find_uid(pid: int, proc: Path = PROC) -> int | None:
     """The uid of the process's user; root for a process that is not dumpable. None if there is no
     such process."""
     try:
-        return (proc / str(pid)).stat().st_uid
+        return os.stat(f"{proc}/{pid}").st_uid
     except OSError:
         return None
 

@@ -83,6 +83,9 @@ class NvLinks:
         self._remotes = remotes
         self._count: int | None = None
         self._kinds = dict(_ERRORS)
+        self._ends: dict[int, str | None] = {}
+        """The device at the other end of each link that was up when last queried: it stays the same
+        while the link is up."""
         self._sent, self._received = Rate(), Rate()
 
     def states(self, handle: Any) -> Json:
@@ -97,9 +100,15 @@ class NvLinks:
                 if is_unsupported(error):
                     continue
                 raise
-            remote = _remote(handle, link) if up and self._remotes else None
-            links.append({"link": link, "up": up, "remote": remote})
+            links.append({"link": link, "up": up, "remote": self._end(handle, link, up=up)})
         return {"nvlinks": links}
+
+    def _end(self, handle: Any, link: int, *, up: bool) -> str | None:
+        if not up:
+            self._ends.pop(link, None)
+        elif link not in self._ends and self._remotes:
+            self._ends[link] = _remote(handle, link)
+        return self._ends.get(link)
 
     def errors(self, handle: Any) -> Json:
         """Error counters by link. Raises NVMLError if they are denied."""
