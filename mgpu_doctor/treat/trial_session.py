@@ -171,9 +171,11 @@ class Session:
     def _may_help(self, tried: Tried) -> bool:
         """Whether more trials are likely to show that it helps."""
         most = MOST_SWITCHED if tried.switched else self._most_blocks
+        if tried.count >= most:
+            return False
         outcome = self._judge(tried)
         saved = outcome.decisive
-        if outcome.verdict is not Verdict.NO_DIFFERENCE or saved is None or tried.count >= most:
+        if outcome.verdict is not Verdict.NO_DIFFERENCE or saved is None:
             return False
         reach = (saved.share - saved.low) * math.sqrt(tried.count / most)
         return saved.share >= max(LEAST_GAIN, HOPE * reach)
