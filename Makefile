@@ -32,10 +32,9 @@ demo: $(READY)
 	@echo "  $(BIN)/mgpu-doctor explain straggler-input              what the finding means"
 	@echo "  $(BIN)/mgpu-doctor run -- torchrun --nproc-per-node 4 your_script.py"
 
-# One process more than a small machine has cores: tests also wait for screens and processes. The
-# tests of a file stay together: they share what it sets up.
+# Two processes more than a small machine has cores: tests also wait for screens and processes.
 test: $(READY)
-	$(AGAIN) $(BIN)/python -m pytest -n 3 --dist loadfile
+	$(AGAIN) $(BIN)/python -m pytest --processes 4
 
 # Several tests need Ray, which takes as much room as torch. Where it cannot be had, they say so.
 RAY := $(VENV)/.ray

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support.jobs import IN_PARALLEL
+from tests.support.forked_processes import run_in_processes
+from tests.support.jobs import IN_PARALLEL, PROCESSES
 from tests.support.nvml import Libraries, PretendNvml
 
 sys.dont_write_bytecode = False
@@ -78,6 +78,12 @@ WAITING = (
 LOADED = pytest.StashKey[list[str]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        PROCESSES, type=int, default=1, metavar="N", help="run the tests of files in N processes"
+    )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The quick run does not import files whose tests are all slow: many load a framework. The slow
     runs do not import files without a slow test, or without a property test, which are most."""
@@ -106,20 +112,6 @@ def check_that_no_test_is_left_out(items: list[pytest.Item]) -> None:
     hidden |= {path for path in properties if "hypothesis" not in path.read_text(encoding="utf-8")}
     if hidden:
         raise pytest.UsageError(f"`make test-slow` would leave out tests of {hidden}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Each process of the tests begins to import a folder at another entry. In a fresh clone each
-    of them so compiles other files first, and later reads what the others have compiled."""
-    report = yield
-    if IN_PARALLEL and isinstance(collector, pytest.Dir) and report.result:
-        worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-        first = len(report.result) * worker // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        report.result = report.result[first:] + report.result[:first]
-    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -155,14 +147,14 @@ def is_end_to_end(file: Path) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Processes that run in parallel send one report of a test that passes instead of five
-    messages. This saves a millisecond of processor time per test."""
-    if not IN_PARALLEL or item.config.getoption("durations") is not None:
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    count: int = session.config.getoption(PROCESSES)
+    if count == 1 or session.testsfailed or session.config.option.collectonly:
         return None
-    for report in runtestprotocol(item, log=False, nextitem=nextitem):
-        if report.when == "call" or not report.passed:
-            item.ihook.pytest_runtest_logreport(report=report)
+    from mgpu_doctor.case.log_case import signs_of
+
+    signs_of({"a log": ("",)})  # compiles the patterns of all messages, once for all processes
+    run_in_processes(session, count)
     return True
 
 
@@ -192,13 +184,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """xdist keeps the order of `order_files`, which it would else change.
-
-    The quick run's examples are made without the constants of the modules that are loaded:
+    """The quick run's examples are made without the constants of the modules that are loaded:
     reading them takes each process a second, and the examples would differ with what other tests
     have loaded."""
-    if config.getoption("dist", "no") == "loadfile":
-        config.option.loadscopereorder = False
     if not config.getoption("hypothesis_profile", None):
         vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 
@@ -227,10 +215,16 @@ def loaded_by_collection(pytestconfig: pytest.Config) -> list[str]:
     return pytestconfig.stash[LOADED]
 
 
+def folder_of_all_processes(factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder that the processes of the tests share."""
+    own = factory.getbasetemp()
+    return own.parent if IN_PARALLEL else own
+
+
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libraries]:
     """The pretend NVML library in all its kinds."""
-    built = Libraries(tmp_path_factory.mktemp("nvml"))
+    built = Libraries(folder_of_all_processes(tmp_path_factory) / "pretend-nvml")
     yield built
     built.close()
 
@@ -248,8 +242,7 @@ def pretend_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = subprocess.run([COMPILER], capture_output=True, text=True, check=False)
     if compiler.returncode != 0:
         pytest.skip(compiler.stderr.strip())
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if IN_PARALLEL else own) / "pretend-gpu"
+    folder = folder_of_all_processes(tmp_path_factory) / "pretend-gpu"
     command = [sys.executable, "-m", "tests.support.pretend_accelerator", str(folder)]
     # The same for jobs: ninja compiles anew for a compiler of another name.
     os.environ["CXX"] = compiler.stdout.strip()

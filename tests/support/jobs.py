@@ -21,7 +21,11 @@ JOBS = Path(__file__).parents[1] / "jobs"
 STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """Without these, glibc makes some processes by chance twice as slow as others in memory-heavy work,
 because it returns blocks to the system and takes them again. A healthy job must not have that."""
-IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+PROCESSES = "--processes"
+"""The option of pytest by which it runs tests in so many processes (`forked_processes.py`)."""
+IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ or any(
+    argument.startswith(PROCESSES) for argument in sys.argv
+)
 Launcher = Callable[..., list[str]]
 """Makes the command that starts a script of tests/jobs in so many ranks."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -101,7 +105,7 @@ _holders = 0
 @contextmanager
 def alone() -> Iterator[None]:
     """Locks the machine, because training jobs that compete for cores would falsify each other's
-    timing. Tests under xdist share the lock, and so do jobs that one test runs at once."""
+    timing. Tests that run in parallel share the lock, and so do jobs that one test runs at once."""
     global _holders
     with (Path(tempfile.gettempdir()) / "mgpu-jobs.lock").open("w") as lock:
         if not _holders:

@@ -4,6 +4,8 @@ A server per library loads the probe once and forks for each question."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -57,9 +59,10 @@ for line in sys.stdin:
 
 
 class Libraries:
-    """Each kind of the library, compiled when it is first asked for."""
+    """Each kind of the library, compiled when a process of the tests first asks for it."""
 
     def __init__(self, folder: Path) -> None:
+        """`folder`: the same in all processes of the tests."""
         self._folder = folder
         self._built: dict[tuple[Sequence[str], Sequence[str]], PretendNvml] = {}
 
@@ -68,8 +71,13 @@ class Libraries:
         kind = (tuple(hide), tuple(defines))
         if kind not in self._built:
             assert shutil.which("cc"), "a small C library is built: install a C compiler (gcc)"
-            folder = self._folder / str(len(self._built))
-            build(folder, hide, defines, optimise=0)
+            folder = self._folder / hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not (folder / "built").exists():
+                    build(folder, hide, defines, optimise=0)
+                    (folder / "built").touch()
             self._built[kind] = PretendNvml(folder)
         return self._built[kind]
 
@@ -126,7 +134,7 @@ class PretendNvml:
 
     def _server(self, pythonpath: str | None) -> subprocess.Popen[str]:
         if pythonpath not in self._servers:
-            environment = self.environment(self.folder / "state")
+            environment = self.environment(self.folder / f"state-{os.getpid()}")
             if pythonpath is not None:
                 environment["PYTHONPATH"] = pythonpath
             self._servers[pythonpath] = subprocess.Popen(
