@@ -67,6 +67,8 @@ class JobNotices:
         self._every, self._patience = every, patience
         self._queue: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
         self._over = threading.Event()
+        self._running: subprocess.Popen[str] | None = None
+        self._given_up = False
         self._sent: set[tuple[object, ...]] = set()
         self._recording: Path | None = None
         self.failures = 0
@@ -101,6 +103,12 @@ class JobNotices:
         with suppress(queue.Full):
             self._queue.put(None, timeout=self._patience)
         self._sender.join(2 * self._patience + 1)
+        self._given_up = True  # what still waits is not sent, and no call is left behind
+        if self._running is not None:
+            _kill(self._running)
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._sender.join(self._patience)
 
     def _watch(self) -> None:
         with suppress(OSError):
@@ -145,14 +153,14 @@ class JobNotices:
             self.failures += 1
 
     def _send_all(self) -> None:
-        while (notice := self._queue.get()) is not None:
+        while not self._given_up and (notice := self._queue.get()) is not None:
             if not self._send(notice):
                 self.failures += 1
 
     def _send(self, notice: str) -> bool:
         """Whether COMMAND succeeded in time."""
         try:
-            process = subprocess.Popen(
+            process = self._running = subprocess.Popen(
                 ["/bin/sh", "-c", self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -163,13 +171,19 @@ class JobNotices:
         except OSError:
             return False
         try:
-            process.communicate(notice, timeout=self._patience)
+            process.communicate(notice, timeout=0 if self._given_up else self._patience)
         except (subprocess.TimeoutExpired, OSError):
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             process.wait()
             return False
         return process.returncode == 0
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills the process and its children, unless it has ended."""
+    if process.poll() is None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _keys(diagnosis: Diagnosis) -> Iterator[tuple[object, ...]]:

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.job_notices import MOST_WAITING, JobNotices
@@ -48,12 +50,15 @@ def test_a_finding_is_sent_once_then_a_stall_and_the_end(tmp_path: Path) -> None
 
 
 def test_a_command_that_never_ends_is_killed_and_the_queue_is_bounded(tmp_path: Path) -> None:
-    notices = JobNotices("sleep 1000 & wait", lambda _: hang(), every=1000, patience=0.2)
+    pids = tmp_path / "pids"
+    command = f"echo $$ >> {pids}; sleep 1000 & wait"
+    notices = JobNotices(command, lambda _: hang(), every=1000, patience=0.2)
     notices.watch(tmp_path)
     for seconds in range(2 * MOST_WAITING):
         notices.report_stall(float(seconds))
     notices.report_end(0, None)
     assert notices.failures >= MOST_WAITING, "dropped or killed; at most 15 still wait"
+    assert not [pid for pid in map(int, pids.read_text().split()) if psutil.pid_exists(pid)]
 
 
 def test_the_job_keeps_its_exit_code_and_output(tmp_path: Path) -> None:
