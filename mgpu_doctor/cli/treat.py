@@ -128,7 +128,8 @@ def treat(
         return
     wanted = _parse_treatments(only, tries)
     seconds = _parse_budget(budget)
-    if output is not None and not output.absolute().parent.is_dir():
+    place = Path.cwd()  # `_find_command` changes to the job's folder
+    if output is not None and not (place / output).parent.is_dir():
         exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
     by_memory = goal == "memory" and bool(wanted or only)
     if goal is not None and not by_memory and (only or tries or output is not None):
@@ -154,7 +155,7 @@ def treat(
     if recording is not None and not by_memory:
         _keep(report, recording)
     if output is not None and report.kept:
-        save_text(output, _format_file(report), "what helps")
+        save_text(place / output, _format_file(report), "what helps")
     elif output is not None:
         print_message(f"{output} was not written: nothing is shown to help.")
     if stopped:

@@ -84,7 +84,10 @@ def read_treatments(file: Path) -> TreatmentFile:
 
     try:
         with file.open("rb") as stream:
-            content = tomllib.loads(stream.read(MAX_BYTES).decode("utf-8"))
+            text = stream.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES >> 10} KiB")
+        content = tomllib.loads(text.decode("utf-8"))
     except OSError as error:
         raise TreatmentFileError(f"{file} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:

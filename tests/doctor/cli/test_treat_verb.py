@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -115,6 +116,21 @@ def test_exit_codes_and_the_file_of_what_helps(
         assert treatments.values == {"gc-freeze": True}
         assert treatments.saved is not None
         assert treatments.saved.low < 0.5 < treatments.saved.high + 0.02
+
+
+def test_the_file_lies_where_the_user_is_and_not_where_the_job_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = SimulatedJob(np.random.default_rng(1), {"gc-freeze": 0.5}, **QUIET)  # type: ignore[arg-type]
+    simulate(monkeypatch, job)
+    for name in ("job", "user", "recording"):
+        (tmp_path / name).mkdir()
+    info = {"command": ["ls"], "cwd": str(tmp_path / "job")}
+    (tmp_path / "recording" / "recording.json").write_text(json.dumps(info))
+    monkeypatch.chdir(tmp_path / "user")
+    assert treat("-o", "t.toml", str(tmp_path / "recording")).exit_code == 0
+    assert [file.name for file in (tmp_path / "user").iterdir()] == ["t.toml"]
+    assert not [*(tmp_path / "job").iterdir()]
 
 
 def test_treatments_that_are_named_with_the_goal_memory_are_judged_by_it(

@@ -43,7 +43,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         'schema = "mgpu-doctor/treatment/1"\n[treatments]\nloader-workers = 2000',
         'schema = "mgpu-doctor/treatment/1"\n[treatments]\nLD_PRELOAD = "evil.so"',
         "\xff\x00",
-        "a" * 100_000,
+        'schema = "mgpu-doctor/treatment/1"\n[treatments]\nloader-workers = 2' + "\n" * 100_000,
     ],
     ids=["empty", "no schema", "newer", "no table", "too many", "unknown", "binary", "long"],
 )
