@@ -91,7 +91,7 @@ ALL_JOBS: Mapping[str, Jobs] = {
         2,
         alone("--sample-ms", "5"),
         alone("--sample-ms", "5", "--workers", "2", "--persistent"),
-        alone(*_SLEEPS),
+        alone("--step-ms", "100"),
         alone("--sample-ms", "5", "--alone"),
         finding="input-bound",
     ),
@@ -179,13 +179,13 @@ ALL_JOBS: Mapping[str, Jobs] = {
         2,
         ranks("slow_link.py", *_REDUCES),
         ranks("slow_link.py", "--low-rank", "2", *_REDUCES),
-        ranks("slow_link.py", *_HARDLY_REDUCES),
+        ranks("slow_link.py", "--low-rank", "2", *_HARDLY_REDUCES),
     ),
     "fsdp-keep-gathered": Jobs(
         True,
         ranks("treatable_fsdp.py", *_GATHERS),
         ranks("treatable_fsdp.py", "--keep", *_GATHERS),
-        ranks("treatable_fsdp.py", "--width", "32", "--layers", "2", "--step-ms", "60"),
+        ranks("treatable_fsdp.py", "--width", "32", "--layers", "2", "--step-ms", "150"),
     ),
     "optimizer-fused": Jobs(
         True,
@@ -219,7 +219,7 @@ ALL_JOBS: Mapping[str, Jobs] = {
         True,
         pair(*_MATMUL),
         pair("--autocast", *_MATMUL),
-        pair(*_SLEEPS),
+        pair("--floor", "1", *_SLEEPS),
         pair("--sensitive", *_SLEEPS),
     ),
     "compile": Jobs(
