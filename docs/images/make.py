@@ -15,6 +15,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.frame_source import Source
@@ -44,16 +46,18 @@ def machine() -> Frame:
     sample = histories.devices(histories.SECONDS)
     held = {process.gpus[0]: process for process in processes}
     used = tuple(
-        replace(device, pids=(held[device.index].pid,), memory_used=held[device.index].gpu_memory)
+        structs.replace(
+            device, pids=(held[device.index].pid,), memory_used=held[device.index].gpu_memory
+        )
         if device.index in held
-        else replace(device, utilization=0.0, memory_used=GIB, power_watts=72.0)
+        else structs.replace(device, utilization=0.0, memory_used=GIB, power_watts=72.0)
         for device in sample.devices
     )
     return Frame(
         at=NOW,
         source="live",
-        devices=replace(sample, devices=used),
-        host=replace(frames.HOST, at=NOW),
+        devices=structs.replace(sample, devices=used),
+        host=structs.replace(frames.HOST, at=NOW),
         processes=processes,
         history=histories.history(),
     )

@@ -183,7 +183,7 @@ class _Sheet:
         guilty = rank.rank in self.blamed
         doing = state(rank)
         cells: dict[str, str | Text] = {
-            "": Text("▸" if guilty else " ", style="bold red"),
+            "": Text("▸", style="bold red") if guilty else " ",
             "rank": UNKNOWN if rank.rank is None else str(rank.rank),
             "host": text.cut(text.line(rank.host), HOST.width),
             "pid": "-" if rank.pid is None else str(rank.pid),

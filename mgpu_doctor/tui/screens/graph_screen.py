@@ -208,6 +208,7 @@ class HistoryScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,g,q", "close", "close"),
         Binding("left_square_bracket", "zoom(-1)", "shorter", tooltip="Shorter window."),
         Binding(
             "right_square_bracket",
@@ -261,7 +262,6 @@ class HistoryScreen(FollowingScreen):
             show=False,
             tooltip="Show graphs that do not fit; pageup: back.",
         ),
-        Binding("escape,g,q", "close", "close"),
     ]
 
     def __init__(self, frame: Frame | None = None, choice: Choice | None = None) -> None:

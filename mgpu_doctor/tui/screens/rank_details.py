@@ -149,7 +149,7 @@ def _affected_by(finding: Finding) -> Text:
     return Text(f"affected by {finding.code}: {text.line(finding.title)}", style=DIM)
 
 
-LABEL = 14
+LABEL = 16
 VALUE = 10
 """Cells of a phase's name, and of a time."""
 SAME = 0.005

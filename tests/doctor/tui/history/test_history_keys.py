@@ -10,10 +10,12 @@ import pytest
 from textual.app import App
 
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.screens.graph_screen import NOTHING_YET, Graphs, HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Kind, Subject, Window
 from tests.support import histories
 from tests.support.histories import ENDED, history
+from tests.support.screens import Still, screen_text, shown, until
 
 
 def frame() -> Frame:
@@ -145,6 +147,14 @@ async def test_it_closes(key: str) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press(key)
         assert app.screen is not app.page
+
+
+async def test_the_way_back_is_shown_on_a_narrow_screen() -> None:
+    app = TopApp(Still(frame()), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press("g")
+        await until(pilot, lambda: "esc close" in screen_text(app), "the way back")
 
 
 async def test_without_a_history_it_says_so_and_keys_do_nothing() -> None:

@@ -15,6 +15,7 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank_output import Output, Printed, Stream
 from mgpu_doctor.live.rank_stacks import RankStacks, merged
+from mgpu_doctor.tui.screens.rank_details import rank_page_lines
 from mgpu_doctor.tui.screens.rank_screen import RankScreen, ReadOutput
 from mgpu_doctor.tui.view import RankKey, View
 from tests.support import diagnoses, job_snapshots
@@ -163,3 +164,10 @@ async def test_why_a_stack_cannot_be_read_is_reported_and_the_page_goes_on() -> 
         await until(pilot, lambda: "The stacks cannot be read (" in screen_text(app), "why")
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is not app.page, "the page is closed")
+
+
+def test_times_of_all_phases_stand_in_columns() -> None:
+    lines = rank_page_lines(FRAME, 100, View(rank=CULPRIT))
+    head = next(place for place, line in enumerate(lines) if line.plain.startswith("phase"))
+    ends = {line.plain.index("s ", 17) for line in lines[head + 1 : head + 8]}
+    assert len(ends) == 1, [line.plain for line in lines[head:]]

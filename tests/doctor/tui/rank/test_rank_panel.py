@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
@@ -143,6 +144,14 @@ def _reversed(app: Host, row: int) -> bool:
     assert isinstance(lines, Rows)
     line: Text = lines[len(lines.head) + row]
     return any(span.style == "reverse" for span in line.spans)
+
+
+def test_a_selected_rank_does_not_look_like_a_culprit() -> None:
+    rows = rank_table.rank_lines(STRAGGLER, 100, View(rank=RankKey(3, "node-a")))
+    console = Console()
+    marks = [(line.plain[0], line.get_style_at_offset(console, 0)) for line in rows[HEAD:]]
+    assert [mark for mark, style in marks if style.color] == ["▸"]
+    assert [bool(style.reverse) for _, style in marks] == [False, False, False, True]
 
 
 async def test_without_ranks_keys_do_nothing() -> None:
