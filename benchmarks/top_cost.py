@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import math
 import os
 import pty
 import select
@@ -65,6 +66,8 @@ class Cost:
     cpu: float
     resident: int
     first_frame: float
+    first_cpu: float
+    """Processor time until the first frame."""
 
 
 def drawn(
@@ -86,7 +89,7 @@ def drawn(
         start_new_session=True,
         cwd=ROOT,
     )
-    first: list[float] = []
+    first: list[tuple[float, float]] = []
 
     def drain() -> None:
         text = b""
@@ -95,7 +98,8 @@ def drawn(
                 data = os.read(master, 1 << 16)
                 text = text + data if not first else b""
                 if any(text.count(word) >= rows for word, rows in FIRST.items()):
-                    first.append(time.perf_counter() - began)
+                    wall = time.perf_counter() - began
+                    first.append((wall, time.clock_gettime(_clock_of(process.pid))))
 
     reader = threading.Thread(target=drain, daemon=True)
     reader.start()
@@ -111,7 +115,12 @@ def drawn(
     reader.join()
     os.close(master)
     os.close(slave)
-    return Cost(used / passed, resident, first[0] if first else float("nan"))
+    return Cost(used / passed, resident, *(first[0] if first else (math.nan, math.nan)))
+
+
+def _clock_of(pid: int) -> int:
+    """The identifier of the clock of a process's processor time, as `clock_getcpuclockid` makes."""
+    return ~pid << 3 | 2
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -133,19 +142,21 @@ def report(name: str, costs: Sequence[Cost]) -> Cost:
         middle(cost.cpu for cost in costs),
         costs[0].resident,
         middle(cost.first_frame for cost in costs),
+        middle(cost.first_cpu for cost in costs),
     )
 
 
-def starts(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[float]:
-    """Median seconds until the first frame of each, begun in turn."""
-    timings = [
-        [
-            drawn(command, environment, 0.1, settle=0.1).first_frame
-            for command, environment in commands
-        ]
+def starts(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[tuple[float, float]]:
+    """Median seconds until the first frame of each, begun in turn, and of processor time."""
+    rounds = [
+        [drawn(command, environment, 0.1, settle=0.1) for command, environment in commands]
         for _ in range(STARTS)
     ]
-    return [statistics.median(times) for times in zip(*timings, strict=True)]
+    middle = statistics.median
+    return [
+        (middle(cost.first_frame for cost in costs), middle(cost.first_cpu for cost in costs))
+        for costs in zip(*rounds, strict=True)
+    ]
 
 
 def measure_once(name: str, command: Sequence[str], times: int) -> float:
@@ -233,7 +244,8 @@ def main() -> None:
             )
             top_cost = measure("top, 8 GPUs", top, {**empty, **eight})
             bare, first = starts((BARE, {}), (top, {**empty, **eight}))
-            print(f"{STARTS} starts in turn: bare {bare:.3f} s, top {first:.3f} s", flush=True)
+            for name, (seconds, used) in (("bare", bare), ("top", first)):
+                print(f"{STARTS} starts in turn, {name}: {seconds:.3f} s, {used:.3f} CPU-s")
             os.environ.update({**empty, **eight})
             their_once = measure_once("nvitop --once, 8 GPUs", (nvitop, "--once"), 5 * args.runs)
             our_once = measure_once("top --once, 8 GPUs", (*DOCTOR, "top", "--once"), 5 * args.runs)
@@ -247,7 +259,7 @@ def main() -> None:
         100 * peer_cost.cpu,
         "% of a core",
     )
-    print_verdict("first frame", first, 1.3 * bare, "s")
+    print_verdict("first frame", first[0], 1.3 * bare[0], "s")
     print_verdict("--once, compared with nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
     print_verdict("64 GPUs, 256 ranks", 100 * large.cpu, 2.0, "% of a core")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,7 +109,9 @@ class LiveJobs:
         )
 
     def close(self) -> None:
-        """Closes the drivers and the job's boxes."""
+        """Closes the drivers and the job's boxes, once the first frame that was begun is made."""
+        if self._first is not None:
+            wait([self._first])
         if self._watch is not None:
             self._watch.close()
         self._machine.close()

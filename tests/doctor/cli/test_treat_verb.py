@@ -93,7 +93,12 @@ def simulate(
     monkeypatch.setattr(JobTreatment, "run", run)
 
 
-QUIET = {"between_runs": 0.001, "within_runs": 0.01, "stalls": 0.0}
+def quiet_job(ratio: float) -> SimulatedJob:
+    """Its steps take `ratio` times as long with `gc-freeze`, and vary little."""
+    random = np.random.default_rng(1)
+    return SimulatedJob(
+        random, {"gc-freeze": ratio}, between_runs=0.001, within_runs=0.01, stalls=0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ QUIET = {"between_runs": 0.001, "within_runs": 0.01, "stalls": 0.0}
 def test_exit_codes_and_the_file_of_what_helps(
     ratio: float, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = SimulatedJob(np.random.default_rng(1), {"gc-freeze": ratio}, **QUIET)  # type: ignore[arg-type]
+    job = quiet_job(ratio)
     simulate(monkeypatch, job)
     file = tmp_path / "treatment.toml"
     result = treat("-o", str(file), "--", "ls")
@@ -121,7 +126,7 @@ def test_exit_codes_and_the_file_of_what_helps(
 def test_the_file_lies_where_the_user_is_and_not_where_the_job_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = SimulatedJob(np.random.default_rng(1), {"gc-freeze": 0.5}, **QUIET)  # type: ignore[arg-type]
+    job = quiet_job(0.5)
     simulate(monkeypatch, job)
     for name in ("job", "user", "recording"):
         (tmp_path / name).mkdir()
@@ -178,7 +183,7 @@ def _failed(job: SimulatedJob) -> object:
 
 
 def test_a_signal_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = SimulatedJob(np.random.default_rng(1), {"gc-freeze": 0.5}, **QUIET)  # type: ignore[arg-type]
+    job = quiet_job(0.5)
     simulate(monkeypatch, job, after=lambda: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     result = treat("--json", "--", "ls")

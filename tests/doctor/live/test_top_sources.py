@@ -108,6 +108,15 @@ def test_the_first_frame_is_made_before_it_is_asked_for() -> None:
     live.close()
 
 
+def test_what_is_closed_makes_no_frame_afterwards() -> None:
+    clock = Clock()
+    live = LiveJobs(clock=clock)
+    live.begin()
+    live.close()
+    clock.now += 5
+    assert live.frame(0).at == 100.0, "it was made before"
+
+
 def test_next_job_goes_round() -> None:
     for name in ("20260101-000000-a", "20260101-000001-b"):
         recording(runs() / name, (HEALTHY, HEALTHY), live=True)

@@ -84,8 +84,8 @@ class NvLinks:
         self._count: int | None = None
         self._kinds = dict(_ERRORS)
         self._ends: dict[int, str | None] = {}
-        """The device at the other end of each link that was up when last queried: it stays the same
-        while the link is up."""
+        """The device at the other end of each link that was up when last queried. Once known, it stays
+        the same while the link is up."""
         self._sent, self._received = Rate(), Rate()
 
     def states(self, handle: Any) -> Json:
@@ -106,7 +106,7 @@ class NvLinks:
     def _end(self, handle: Any, link: int, *, up: bool) -> str | None:
         if not up:
             self._ends.pop(link, None)
-        elif link not in self._ends and self._remotes:
+        elif self._remotes and self._ends.get(link) is None:
             self._ends[link] = _remote(handle, link)
         return self._ends.get(link)
 
