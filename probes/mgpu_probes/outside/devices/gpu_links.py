@@ -84,8 +84,8 @@ class NvLinks:
         self._count: int | None = None
         self._kinds = dict(_ERRORS)
         self._ends: dict[int, str | None] = {}
-        """The device at the other end of each link that was up when last queried. Once known, it stays
-        the same while the link is up."""
+        """The device at the other end of each link that was up when last queried. Once it is
+        known, it stays the same while the link is up."""
         self._sent, self._received = Rate(), Rate()
 
     def states(self, handle: Any) -> Json:
