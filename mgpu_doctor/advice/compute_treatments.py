@@ -52,17 +52,71 @@ LAUNCHES_SLOWLY = Remedy("compile", ("launch-bound", "low-utilization"))
 NEEDS_MEMORY = Remedy("plan-memory", ("oom-risk", "oom-device"))
 UPDATE = "implementation of the update"
 
+OPTIMIZER_FUSED = TorchTreatment(
+    "optimizer-fused",
+    "Update all parameters in one fused operation",
+    "SGD, Adam, AdamW or Adagrad.",
+    _fused,
+    lines="torch.optim.AdamW(..., fused=True)",
+    effect=Effect.ROUNDING,
+    switches=True,
+    slot=UPDATE,
+)
+OPTIMIZER_ZERO1 = DdpTreatment(
+    "optimizer-zero1",
+    "Shard the states of the optimizer over the ranks as in ZeRO-1, which saves memory",
+    "SGD, Adam, AdamW or Adagrad, made after init_process_group. To save the states, the "
+    "script must call consolidate_state_dict first; otherwise it fails.",
+    _zero1,
+    lines="ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, "
+    "parameters_as_bucket_view=True, ...)  # torch.distributed.optim",
+    applies=NEEDS_MEMORY,
+    only_by_name=True,
+)
+ACTIVATION_CHECKPOINTING = TorchTreatment(
+    "activation-checkpointing",
+    "Keep only the inputs of repeated blocks, and compute the rest again in the backward pass, "
+    "which saves memory",
+    "Blocks of one class in a ModuleList or Sequential, without batch normalization, that "
+    "change nothing outside of themselves.",
+    lines="block.forward = functools.partial(torch.utils.checkpoint.checkpoint, "
+    "block.forward, use_reentrant=False)  # for each block",
+    strategies=DDP | FSDP,
+    applies=NEEDS_MEMORY,
+    only_by_name=True,
+)
+AUTOCAST_BF16 = DdpTreatment(
+    "autocast-bf16",
+    "Compute the forward pass in bfloat16",
+    "Hardware that computes in bfloat16.",
+    _autocast,
+    lines='with torch.autocast("cuda", torch.bfloat16): around forward and loss',
+    effect=Effect.CONVERGENCE,
+    applies=COMPUTES_FULL,
+    switches=True,
+)
+KERAS_JIT = TensorflowTreatment(
+    "keras-jit",
+    "Compile the training step of Keras with XLA",
+    "The script uses compile and fit of Keras 3, with operations that XLA knows.",
+    lambda job: "it is compiled with XLA already" if job.metadata.jit else True,
+    lines="model.compile(..., jit_compile=True)",
+    effect=Effect.ROUNDING,
+    applies=LAUNCHES_SLOWLY,
+    start_seconds=60.0,
+)
+KERAS_MIXED_BF16 = TensorflowTreatment(
+    "keras-mixed-bf16",
+    "Compute the layers of Keras in bfloat16, with weights in float32",
+    "Keras 3, and hardware that computes in bfloat16.",
+    _autocast,
+    lines='keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+    effect=Effect.CONVERGENCE,
+    applies=COMPUTES_FULL,
+)
+
 TREATMENTS = (
-    TorchTreatment(
-        "optimizer-fused",
-        "Update all parameters in one fused operation",
-        "SGD, Adam, AdamW or Adagrad.",
-        _fused,
-        lines="torch.optim.AdamW(..., fused=True)",
-        effect=Effect.ROUNDING,
-        switches=True,
-        slot=UPDATE,
-    ),
+    OPTIMIZER_FUSED,
     TorchTreatment(
         "optimizer-foreach",
         "Update parameters in groups instead of one by one",
@@ -73,17 +127,7 @@ TREATMENTS = (
         switches=True,
         slot=UPDATE,
     ),
-    DdpTreatment(
-        "optimizer-zero1",
-        "Shard the states of the optimizer over the ranks as in ZeRO-1, which saves memory",
-        "SGD, Adam, AdamW or Adagrad, made after init_process_group. To save the states, the "
-        "script must call consolidate_state_dict first; otherwise it fails.",
-        _zero1,
-        lines="ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, "
-        "parameters_as_bucket_view=True, ...)  # torch.distributed.optim",
-        applies=NEEDS_MEMORY,
-        only_by_name=True,
-    ),
+    OPTIMIZER_ZERO1,
     TorchTreatment(
         "drop-gradients",
         "Drop gradients after an update instead of filling them with zeros",
@@ -92,28 +136,8 @@ TREATMENTS = (
         switches=True,
         only_by_name=True,
     ),
-    TorchTreatment(
-        "activation-checkpointing",
-        "Keep only the inputs of repeated blocks, and compute the rest again in the backward pass, "
-        "which saves memory",
-        "Blocks of one class in a ModuleList or Sequential, without batch normalization, that "
-        "change nothing outside of themselves.",
-        lines="block.forward = functools.partial(torch.utils.checkpoint.checkpoint, "
-        "block.forward, use_reentrant=False)  # for each block",
-        strategies=DDP | FSDP,
-        applies=NEEDS_MEMORY,
-        only_by_name=True,
-    ),
-    DdpTreatment(
-        "autocast-bf16",
-        "Compute the forward pass in bfloat16",
-        "Hardware that computes in bfloat16.",
-        _autocast,
-        lines='with torch.autocast("cuda", torch.bfloat16): around forward and loss',
-        effect=Effect.CONVERGENCE,
-        applies=COMPUTES_FULL,
-        switches=True,
-    ),
+    ACTIVATION_CHECKPOINTING,
+    AUTOCAST_BF16,
     FsdpTreatment(
         "fsdp-mixed-bf16",
         "Gather parameters and compute in bfloat16, with weights and sums of gradients in float32",
@@ -160,23 +184,6 @@ TREATMENTS = (
         effect=Effect.ROUNDING,
         needs_gpu=True,
     ),
-    TensorflowTreatment(
-        "keras-jit",
-        "Compile the training step of Keras with XLA",
-        "The script uses compile and fit of Keras 3, with operations that XLA knows.",
-        lambda job: "it is compiled with XLA already" if job.metadata.jit else True,
-        lines="model.compile(..., jit_compile=True)",
-        effect=Effect.ROUNDING,
-        applies=LAUNCHES_SLOWLY,
-        start_seconds=60.0,
-    ),
-    TensorflowTreatment(
-        "keras-mixed-bf16",
-        "Compute the layers of Keras in bfloat16, with weights in float32",
-        "Keras 3, and hardware that computes in bfloat16.",
-        _autocast,
-        lines='keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-        effect=Effect.CONVERGENCE,
-        applies=COMPUTES_FULL,
-    ),
+    KERAS_JIT,
+    KERAS_MIXED_BF16,
 )

@@ -71,6 +71,14 @@ def _with_backend(name: str, value: Value, job: Situation) -> Value | str:
 HOOK = "communication hook"
 EXCHANGES_LONG = Remedy("compress", ("communication-bound",))
 
+DDP_BUCKET_VIEW = DdpTreatment(
+    "ddp-bucket-view",
+    "Let gradients be views of the communication buckets instead of copies",
+    "The script does not detach gradients in place.",
+    _bucket_view,
+    lines="DistributedDataParallel(..., gradient_as_bucket_view=True)",
+)
+
 TREATMENTS = (
     DdpTreatment(
         "ddp-no-search",
@@ -80,13 +88,7 @@ TREATMENTS = (
         lines="DistributedDataParallel(..., find_unused_parameters=False)",
         applies=Remedy("no-search", ("unused-parameter-scan",)),
     ),
-    DdpTreatment(
-        "ddp-bucket-view",
-        "Let gradients be views of the communication buckets instead of copies",
-        "The script does not detach gradients in place.",
-        _bucket_view,
-        lines="DistributedDataParallel(..., gradient_as_bucket_view=True)",
-    ),
+    DDP_BUCKET_VIEW,
     DdpTreatment(
         "ddp-static-graph",
         "Declare the graph of DistributedDataParallel static",

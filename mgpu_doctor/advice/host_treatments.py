@@ -70,6 +70,25 @@ OWN_ALLOCATOR = "The script and the environment set no other allocator options."
 OVERSUBSCRIBED = Remedy("fewer-threads", ("cpu-oversubscribed", "straggler-host"))
 ALLOCATOR = "settings of the GPU allocator"
 
+EXPANDABLE_SEGMENTS = TorchTreatment(
+    "expandable-segments",
+    "Let the allocator of GPU memory grow its segments",
+    OWN_ALLOCATOR,
+    environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    applies=Remedy("expandable-segments", ("oom-fragmentation", "oom-risk")),
+    needs_gpu=True,
+    slot=ALLOCATOR,
+)
+TF_MEMORY_GROWTH = TensorflowTreatment(
+    "tf-memory-growth",
+    "Let TensorFlow take GPU memory as it needs it, instead of nearly all at the start",
+    "Nothing. Memory may fragment more.",
+    environment={"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+    applies=Remedy("memory-growth", ("memory-preallocated",)),
+    needs_gpu=True,
+    only_by_name=True,
+)
+
 TREATMENTS = (
     Treatment(
         "gc-freeze",
@@ -152,15 +171,7 @@ TREATMENTS = (
         lines="pending = dcp.async_save(...)  # torch.distributed.checkpoint",
         applies=Remedy("save-in-background", ("checkpoint-stall",)),
     ),
-    TorchTreatment(
-        "expandable-segments",
-        "Let the allocator of GPU memory grow its segments",
-        OWN_ALLOCATOR,
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        applies=Remedy("expandable-segments", ("oom-fragmentation", "oom-risk")),
-        needs_gpu=True,
-        slot=ALLOCATOR,
-    ),
+    EXPANDABLE_SEGMENTS,
     TorchTreatment(
         "allocator-split-size",
         "Let the allocator of GPU memory split no blocks larger than this many MB",
@@ -181,13 +192,5 @@ TREATMENTS = (
         only_by_name=True,
         slot=ALLOCATOR,
     ),
-    TensorflowTreatment(
-        "tf-memory-growth",
-        "Let TensorFlow take GPU memory as it needs it, instead of nearly all at the start",
-        "Nothing. Memory may fragment more.",
-        environment={"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
-        applies=Remedy("memory-growth", ("memory-preallocated",)),
-        needs_gpu=True,
-        only_by_name=True,
-    ),
+    TF_MEMORY_GROWTH,
 )

@@ -86,12 +86,13 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
 
 
 def _offer(offer: Offer) -> dict[str, Any]:
+    treatment = offer.fix.treatment_for(offer.prediction.plan)
     return {
         "id": offer.fix.id,
         "summary": offer.fix.summary,
         "how": offer.how,
         "caveat": offer.fix.caveat or None,
-        "treatment": offer.fix.treatment,
+        "treatment": treatment and treatment.name,
         "needed": offer.prediction.needed,
         "saved": offer.saved,
         "time_fraction": offer.time.fraction,

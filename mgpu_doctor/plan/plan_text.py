@@ -152,8 +152,9 @@ class _Page:
         yield from self._wrapped(f"    {offer.how}", _DIM, indent=4)
         if offer.fix.caveat:
             yield from self._wrapped(f"    · {offer.fix.caveat}", _DIM, indent=6)
-        if offer.fix.treatment is not None:
-            words = f"    · try it: `mgpu-doctor treat --only {offer.fix.treatment} -- COMMAND`"
+        treatment = offer.fix.treatment_for(offer.prediction.plan)
+        if treatment is not None:
+            words = f"    · try it: `mgpu-doctor treat --only {treatment.name} -- COMMAND`"
             yield from self._wrapped(words, _DIM, indent=6)
 
     def _together(self, chosen: FixSet) -> Iterator[str]:

@@ -9,6 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from mgpu_doctor.advice.compute_treatments import (
+    ACTIVATION_CHECKPOINTING,
+    AUTOCAST_BF16,
+    KERAS_JIT,
+    KERAS_MIXED_BF16,
+    OPTIMIZER_FUSED,
+    OPTIMIZER_ZERO1,
+)
+from mgpu_doctor.advice.exchange_treatments import DDP_BUCKET_VIEW
+from mgpu_doctor.advice.host_treatments import EXPANDABLE_SEGMENTS, TF_MEMORY_GROWTH
+from mgpu_doctor.advice.treatment import Treatment
 from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
@@ -129,7 +140,14 @@ class Fix:
     time: Time
     caveat: str = ""
     unknown: str = "a trace with it is missing"
-    treatment: str | None = None
+    treatment: Treatment | None = None
+
+    def treatment_for(self, plan: Plan) -> Treatment | None:
+        """The treatment, if it is for jobs with this plan's strategy."""
+        treatment = self.treatment
+        if treatment is None or not treatment.strategies:
+            return treatment
+        return treatment if plan.strategy.value in treatment.strategies else None
 
 
 SMALLER_BATCH = Fix(
@@ -153,7 +171,7 @@ _TORCH = (
         ),
         Time(0.0, "one copy of each gradient less"),
         "gradients must not be detached in place (detach_)",
-        treatment="ddp-bucket-view",
+        treatment=DDP_BUCKET_VIEW,
     ),
     Fix(
         "fused-optimizer",
@@ -164,7 +182,7 @@ _TORCH = (
             lambda plan: replace(plan, fused_optimizer=True),
         ),
         Time(0.0, "fewer passes over memory"),
-        treatment="optimizer-fused",
+        treatment=OPTIMIZER_FUSED,
     ),
     Fix(
         "expandable-segments",
@@ -173,7 +191,7 @@ _TORCH = (
         when(lambda _: True, lambda plan: replace(plan, expandable=True)),
         Time(0.0, "the same kernels run; memory is mapped while it grows"),
         "the simulation of it is not validated; such memory cannot be shared between processes",
-        treatment="expandable-segments",
+        treatment=EXPANDABLE_SEGMENTS,
     ),
     Fix(
         "chunked-loss",
@@ -191,7 +209,7 @@ _TORCH = (
         Time(None, "mostly faster on GPUs with tensor cores; not measured"),
         "weights and optimizer states stay fp32, and short copies of the weights are kept: small "
         "batches can need more memory than before",
-        treatment="autocast-bf16",
+        treatment=AUTOCAST_BF16,
     ),
     Fix(
         "zero1",
@@ -199,7 +217,7 @@ _TORCH = (
         "torch.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), optimizer_class=…)",
         with_strategy(Strategy.ZERO1, {Strategy.DDP}),
         Time(None, "each rank sends its updated weights to all others; depends on the network"),
-        treatment="optimizer-zero1",
+        treatment=OPTIMIZER_ZERO1,
     ),
     Fix(
         "checkpoint-half",
@@ -214,7 +232,7 @@ _TORCH = (
         "`torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)` for every layer",
         with_settings(with_checkpointing(Checkpointing.FULL)),
         Time(1 / 3, "at most: one more forward pass"),
-        treatment="activation-checkpointing",
+        treatment=ACTIVATION_CHECKPOINTING,
     ),
     Fix(
         "accumulate",
@@ -283,7 +301,7 @@ _TENSORFLOW = (
         "weights and optimizer states stay float32; mixed_float16, for GPUs before Ampere, needs "
         "loss scaling (keras.optimizers.LossScaleOptimizer)",
         "the step is your own, or could not be traced so",
-        treatment="keras-mixed-bf16",
+        treatment=KERAS_MIXED_BF16,
     ),
     Fix(
         "recompute",
@@ -312,7 +330,7 @@ _TENSORFLOW = (
         "",
         "XLA fuses operations, which mostly needs less, but lays memory out by itself, recomputes "
         "as it likes and needs scratch memory to tune kernels: it can need more, so try it",
-        treatment="keras-jit",
+        treatment=KERAS_JIT,
     ),
     SMALLER_BATCH,
     Fix(
@@ -332,7 +350,7 @@ _TENSORFLOW = (
         Time(0.0, "only the first steps allocate"),
         "it saves nothing that the step needs: without it TensorFlow takes the whole device at "
         "once, and only other programs on it gain; regions that grow can fragment",
-        treatment="tf-memory-growth",
+        treatment=TF_MEMORY_GROWTH,
     ),
 )
 

@@ -274,5 +274,17 @@ def test_every_fix_says_what_to_type_and_what_it_costs() -> None:
 def test_treatments_that_fixes_name_exist_for_their_framework() -> None:
     for framework, fixes in ALL_FIXES.items():
         named = [fix.treatment for fix in fixes if fix.treatment is not None]
-        assert len(named) == len(set(named)) >= 3
-        assert {TREATMENTS[name].framework for name in named} <= {framework.value, None}
+        assert len({each.name for each in named}) == len(named) >= 3
+        assert all(TREATMENTS[each.name] is each for each in named)
+        assert {each.framework for each in named} <= {framework.value, None}
+
+
+def test_treatments_are_named_where_they_fit_the_strategy() -> None:
+    def named(strategy: Strategy) -> set[str]:
+        plan = Plan(OWN, ranks=2, strategy=strategy)
+        return {each.name for fix in FIXES if (each := fix.treatment_for(plan)) is not None}
+
+    everywhere = {"optimizer-fused", "expandable-segments"}
+    replicated = {"ddp-bucket-view", "autocast-bf16", "optimizer-zero1"}
+    assert named(Strategy.DDP) == everywhere | replicated | {"activation-checkpointing"}
+    assert named(Strategy.FSDP) == everywhere | {"activation-checkpointing"}
