@@ -16,12 +16,16 @@ from mgpu_doctor.case.box_files import part_folders
 from mgpu_doctor.case.job_snapshots import JobSnapshot, decode_job_snapshot
 from mgpu_doctor.case.joint_snapshots import join_snapshots
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.case.untrusted_json import Json, read_object, text
+from mgpu_doctor.case.untrusted_json import Json, read_object, text, whole
+from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.joint_recordings import (
     FRESH,
     LOST,
+    NODES,
+    NOT_HERE,
     UNFINISHED,
     UNSEEN,
+    UNSEEN_HOST,
     combine_ends,
 )
 from mgpu_doctor.recording.layout import END, INFO
@@ -84,15 +88,30 @@ def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
         {name: name not in open_ or name in lost for name in parts},
         tuple(sorted(lost)),
         (
-            *(_list_unseen(wholes) if len(roots) == 1 else ()),
+            *_list_unseen(roots, wholes, parts),
             *_list_running([name for name in open_ if wholes and name not in lost]),
         ),
     )
 
 
-def _list_unseen(wholes: Sequence[Mapping[str, Json]]) -> tuple[Unexamined, ...]:
-    unseen = {name: why for whole in wholes for name, why in _texts(whole, UNSEEN).items()}
-    named = list(unseen.items())[:MOST_UNSEEN]
+def _list_unseen(
+    roots: Sequence[Path], wholes: Sequence[Mapping[str, Json]], hosts: Collection[str]
+) -> tuple[Unexamined, ...]:
+    """What the nodes could not see. Several recordings have together what each of them lacks, but
+    for the nodes of which none of them has a part."""
+    unseen = {name: why for end in wholes for name, why in _texts(end, UNSEEN).items()}
+    if len(roots) > 1:
+        nodes = max(whole(_read(root / INFO, root).get(NODES)) or 0 for root in roots)
+        missing = max(0, nodes - len(hosts))
+        absent = [
+            name
+            for name in unseen
+            if name.startswith(UNSEEN_HOST) and name.removeprefix(UNSEEN_HOST) not in hosts
+        ]
+        unseen = {name: unseen[name] for name in absent[: min(missing, MOST_UNSEEN)]}
+        if others := missing - len(unseen):
+            unseen[format_count(others, "other node")] = NOT_HERE
+    named = list(unseen.items())[: MOST_UNSEEN + 1]
     return tuple(Unexamined(name, why, _JOIN_THEM) for name, why in named)
 
 

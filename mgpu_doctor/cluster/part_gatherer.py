@@ -22,7 +22,7 @@ from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.host_mirror import HostRefused
 from mgpu_doctor.errors import DoctorError
-from mgpu_doctor.recording.joint_recordings import host_of, list_parts
+from mgpu_doctor.recording.joint_recordings import UNSEEN_HOST, host_of, list_parts
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_whole
 
@@ -91,7 +91,7 @@ def gather(request: Request, stop: int) -> dict[str, str]:
         while not waiting.poll(0):
             fleet.poll(POLL)
         return {
-            f"host {state.name}": state.trouble.reason
+            f"{UNSEEN_HOST}{state.name}": state.trouble.reason
             for state in fleet.states()
             if state.trouble is not None and _is_missing(job.folder, state)
         }

@@ -25,7 +25,13 @@ from mgpu_doctor.launch.node_parts import (
     list_unfinished,
 )
 from mgpu_doctor.launch.observe import Observed
-from mgpu_doctor.recording.joint_recordings import host_of, list_parts, name_host, name_part
+from mgpu_doctor.recording.joint_recordings import (
+    NOT_HERE,
+    host_of,
+    list_parts,
+    name_host,
+    name_part,
+)
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.live_recordings import read_object
 
@@ -136,7 +142,7 @@ class NodeGroup:
         missing = self._nodes.least - len({host_of(part) for part in list_parts(folder)})
         if missing <= 0 or self._nodes.first is None:
             return {}
-        return {format_count(missing, "other node"): "nothing that was recorded there is here"}
+        return {format_count(missing, "other node"): NOT_HERE}
 
     def _stop(self) -> dict[str, str]:
         """Ends the process that fetches; why it saw nothing of some hosts."""

@@ -18,6 +18,7 @@ from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.joint_recordings import (
     JOINT,
     NODE,
+    NODES,
     claim_recording,
     join_recording,
     name_host,
@@ -68,7 +69,7 @@ class RunRecording:
         if nodes is None:
             create(folder)
             return folder
-        self._info |= {JOINT: nodes.key, "nodes": nodes.count, NODE: nodes.number}
+        self._info |= {JOINT: nodes.key, NODES: nodes.least, NODE: nodes.number}
         own = name_part(self.host, nodes.task)
         self.part, made = join_recording(folder, self._info, nodes.key, own)
         self.leads = made if nodes.first is None else nodes.first

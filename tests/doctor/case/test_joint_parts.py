@@ -118,6 +118,30 @@ def test_recordings_of_all_nodes_are_one_case(record: Record) -> None:
     assert [gap.probe for gap in whole.unexamined if "node" in gap.probe] == []
 
 
+def test_nodes_that_are_in_none_of_the_recordings_are_listed(record: Record) -> None:
+    ends = [{"host n1": "no route", "host n2": "no route"}, {"the other nodes": "no ssh"}]
+    recordings = [
+        record(name, {name: GOOD}, {**GOOD, "unfinished": {}, "unseen": unseen})
+        for name, unseen in zip(("n0", "n1"), ends, strict=True)
+    ]
+
+    def unseen(nodes: int | None) -> list[tuple[str, str]]:
+        for folder in recordings:
+            info = json.loads((folder / INFO).read_text()) | {"nodes": nodes}
+            (folder / INFO).write_text(json.dumps(info))
+        case = load_recording(recordings[0], others=recordings[1:])
+        joins = "examine the recordings of all nodes together"
+        return [(gap.probe, gap.reason) for gap in case.unexamined if gap.remedy.startswith(joins)]
+
+    assert unseen(4) == [
+        ("host n2", "no route"),
+        ("1 other node", "nothing that was recorded there is here"),
+    ]
+    assert unseen(3) == [("host n2", "no route")]
+    for complete in (2, None):
+        assert unseen(complete) == []
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_of_copies_of_a_console_the_one_that_was_brought_to_its_end_is_read(
     record: Record, swapped: bool
