@@ -171,11 +171,15 @@ def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Va
     wanted: dict[str, Value] = {}
     for text in (*only, *tries):
         name, given, value = text.partition("=")
-        if name not in TREATMENTS or (given and text in only):
-            hint = "" if name in TREATMENTS else f" {suggest(name, TREATMENTS)}".rstrip()
+        if name not in TREATMENTS:
+            hint = f" {suggest(name, TREATMENTS)}".rstrip()
             exit_with(
                 WRONG_USAGE,
-                f"there is no treatment {text!r}: see `mgpu-doctor treat --list`.{hint}",
+                f"there is no treatment {name!r}: see `mgpu-doctor treat --list`.{hint}",
+            )
+        if given and text in only:
+            exit_with(
+                WRONG_USAGE, f"--only takes a name alone: to try a value, write --try {text}."
             )
         if text in tries:
             try:

@@ -1,10 +1,11 @@
 """Starts a command that sees all files but writes none: what it writes goes to memory, and is gone
 when its last process has ended.
 
-`python -m mgpu_doctor.launch.private_view SCRATCH KEPT -- COMMAND…` makes its own mount and network
-namespaces (with a user namespace unless it is root), lays an overlay over every writable file
-system, and becomes the command. SCRATCH is an empty folder; what is written in KEPT, a folder, is
-kept. The command has no network but loopback.
+`python -m mgpu_doctor.launch.private_view SCRATCH KEPT -- COMMAND…` makes its own mount, network
+and IPC namespaces (with a user namespace unless it is root), lays an overlay over every writable
+file system, and becomes the command. SCRATCH is an empty folder; what is written in KEPT, a folder,
+is kept. The command has no network but loopback. It starts without shared memory, semaphores and
+message queues, and what it makes of them is gone with its last process.
 
 Limits: the memory holds what is written, half of the machine's at most. Without root, a folder that
 was there before cannot be renamed (overlayfs answers EXDEV), and of other owners and groups only
@@ -29,7 +30,8 @@ from typing import NoReturn
 
 CANNOT = 125
 """Exit code if the view cannot be made; the reason is on standard error."""
-_NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
+_NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+_SPACES = _NEWNS | _NEWIPC | _NEWNET
 _READ_ONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _INHERITED = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048}
 _INHERITED |= {"relatime": 1 << 21}
@@ -122,10 +124,10 @@ def _unshare() -> bool:
     user, group = os.geteuid(), os.getegid()
     if user == 0:
         with suppress(OSError):
-            _call("unshare", _NEWNS | _NEWNET)
+            _call("unshare", _SPACES)
             return True
     try:
-        _call("unshare", _NEWUSER | _NEWNS | _NEWNET)
+        _call("unshare", _NEWUSER | _SPACES)
     except OSError as error:
         reason = f"not allowed here: {error.strerror}"
         raise ViewError(error.errno, reason, "namespaces") from None
