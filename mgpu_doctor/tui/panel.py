@@ -76,14 +76,16 @@ class Panel(ScrollView, inherit_bindings=False):
         entitle: Title | None = None,
         room: Room | None = None,
         reachable: bool = True,
+        compact: Draw | None = None,
     ) -> None:
         """`entitle` makes the title from a frame. `room`: None if it is always shown in full.
-        `reachable`: Tab stops at it."""
+        `reachable`: Tab stops at it. `compact`: draws fewer lines where `draw` has too many."""
         self._strips: dict[int, Strip] = {}
         """The painted lines, by the cells below the top of the text, until they change."""
         super().__init__(id=id, classes="framed" if title and room else None)
         self.room = room
-        self._draw = draw
+        self._draw, self._draw_compact = draw, compact
+        self._compact = False
         self._title = title
         self.border_title = self._titled(title)
         self._entitle = entitle
@@ -121,6 +123,31 @@ class Panel(ScrollView, inherit_bindings=False):
     def wish(self) -> int:
         """Returns the lines needed to show everything; 0 if there is nothing to show."""
         return len(self._lines) + bool(self._title) if self._lines else 0
+
+    @property
+    def full_wish(self) -> int:
+        """Returns the lines needed to show everything in the usual form."""
+        if not self._compact or self._shown is None or not self._wanted:
+            return self.wish
+        lines = len(self._draw(self._shown[0], self._cells, self._shown[1]))
+        return lines + bool(self._title) if lines else 0
+
+    @property
+    def compact(self) -> bool:
+        """Sets whether it is drawn in its form with fewer lines, if it has one."""
+        return self._compact
+
+    @compact.setter
+    def compact(self, compact: bool) -> None:
+        if self._draw_compact is not None and compact != self._compact:
+            self._compact = compact
+            self._redraw()
+
+    @property
+    def _cells(self) -> int:
+        """Cells of a line of text; those of the screen until the panel was laid out."""
+        self._width = self._width or self.scrollable_content_region.width
+        return self._width or self.app.size.width
 
     @property
     def wanted(self) -> bool:
@@ -196,9 +223,9 @@ class Panel(ScrollView, inherit_bindings=False):
             self._lines, self.display = (), False
             return
         frame, view = self._shown
-        self._width = self._width or self.scrollable_content_region.width
-        width = self._width or self.app.size.width
-        before, self._lines = self._lines, self._draw(frame, width, view)
+        width = self._cells
+        draw = (self._draw_compact if self._compact else None) or self._draw
+        before, self._lines = self._lines, draw(frame, width, view)
         self.display = bool(self._lines) and not self._squeezed
         size = Size(width, len(self._lines))
         if self.virtual_size != size and not self._scroll_over(size):

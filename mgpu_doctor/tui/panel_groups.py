@@ -30,7 +30,12 @@ def first_panels() -> Iterator[Panel]:
     yield Panel(header.host_lines, id="host")
     yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(2))
     yield GpusPanel(
-        gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(10, 3)
+        gpu_table.gpu_lines,
+        "GPUs",
+        id="gpus",
+        entitle=header.gpus_title,
+        room=Room(10, 3),
+        compact=gpu_table.compact_lines,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -62,16 +62,26 @@ def arrange(
         heat.lower(max(0, ranks.stays - heat.stays) if beside and heat.stays else 0)
     in_full = sum(panel.wish for panel in panels if panel.room is None)
     available = height - in_full - FOOTER
-    wishes = {
-        panel: Wish(0 if map_only and panel.id not in OF_THE_MAP else panel.wish, *room)
-        for panel, room in rooms
-        if room.weight
-    }
-    if ranks and beside:
-        right, left = wishes.pop(beside), wishes[ranks]
-        wishes[ranks] = Wish(max(left.lines, right.lines), left.weight + right.weight, left.least)
-    given = dict(zip(wishes, useful(available, tuple(wishes.values())), strict=True))
-    rest = available - sum(given[panel] for panel in wishes)
+
+    def share(lines: Callable[[Panel], int]) -> dict[Panel, int]:
+        """Returns the lines of each panel, if `lines` says how many it needs."""
+        wishes = {
+            panel: Wish(0 if map_only and panel.id not in OF_THE_MAP else lines(panel), *room)
+            for panel, room in rooms
+            if room.weight
+        }
+        if ranks and beside:
+            right, left = wishes.pop(beside), wishes[ranks]
+            most = max(left.lines, right.lines)
+            wishes[ranks] = Wish(most, left.weight + right.weight, left.least)
+        return dict(zip(wishes, useful(available, tuple(wishes.values())), strict=True))
+
+    given = share(lambda panel: panel.full_wish)
+    for panel, lines in given.items():
+        panel.compact = lines < panel.full_wish
+    if any(panel.compact for panel in given):
+        given = share(lambda panel: panel.wish)
+    rest = available - sum(given.values())
     if ranks and beside:
         given[beside] = given[ranks]
     for panel, room in rooms:

@@ -14,7 +14,7 @@ from textual.message import Message
 from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panel import Panel
-from mgpu_doctor.tui.panels.gpu_table import rows_of
+from mgpu_doctor.tui.panels import gpu_table
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
 
@@ -89,9 +89,14 @@ class SelectingPanel(Panel, Generic[Row]):
         offset = event.get_content_offset(self)
         if offset is None or not isinstance(self._lines, Rows):
             return
-        rows, place = self.rows, self.line_at(offset.y) - len(self._lines.head)
-        if 0 <= place < len(rows):
+        line = self.line_at(offset.y) - len(self._lines.head)
+        rows, place = self.rows, self.row_at(line, offset.x)
+        if line >= 0 and place < len(rows):
             self.choose(rows[place], opened=self.OPENS and event.chain > 1)
+
+    def row_at(self, line: int, cell: int) -> int:  # noqa: ARG002 - a row is as wide as the panel
+        """Returns the row of a line below the head, at a cell of it."""
+        return line
 
 
 class GpusPanel(SelectingPanel[GpuKey]):
@@ -120,7 +125,10 @@ class GpusPanel(SelectingPanel[GpuKey]):
         if self._shown is None:
             return []
         frame, view = self._shown
-        return [gpu.which for gpu, _ in rows_of(shown(frame, view.filter).gpus)]
+        return [gpu.which for gpu, _ in gpu_table.rows_of(shown(frame, view.filter).gpus)]
+
+    def row_at(self, line: int, cell: int) -> int:
+        return gpu_table.row_at(line, cell, len(self.rows), self._cells) if self.compact else line
 
     @property
     def selected(self) -> GpuKey | None:

@@ -55,6 +55,12 @@ def memory(used: int | None, total: int | None) -> Text:
     return assemble(*gauge_pieces(share, 8, alarm=True), (f" {in_use}/{of} GiB", ""))
 
 
+def short_memory(used: int | None, total: int | None) -> str:
+    """Returns memory in use in whole GiB."""
+    in_use, of = (None if size is None else size / GIB for size in (used, total))
+    return f"{_whole(in_use)}/{_whole(of)}Gi"
+
+
 def part(instance: MigInstance) -> str:
     """`MIG 2/0`: GPU instance and compute instance."""
     numbers = (instance.gpu_instance, instance.compute_instance)
@@ -89,21 +95,21 @@ def _name(shown: Shown) -> Text:
     return Text(text.line(shown.device.name or UNKNOWN).removeprefix("NVIDIA "), style=DIM)
 
 
-def _utilization(shown: Shown) -> Text:
+def _utilization(shown: Shown, bar: int = BAR) -> Text:
     device = shown.device
     if device.utilization is None and device.mig:
         return Text("in parts", style=DIM)
     content = UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
-    return assemble(*_bar(device.utilization, shown.waits), (f" {content:>4}", ""))
+    return assemble(*_bar(device.utilization, shown.waits, bar), (f" {content:>4}", ""))
 
 
-def _bar(busy: float | None, waits: float | None) -> tuple[tuple[str, str], ...]:
+def _bar(busy: float | None, waits: float | None, bar: int) -> tuple[tuple[str, str], ...]:
     """Returns the pieces of the utilization bar: work, then waiting, then idle."""
     if busy is None or waits is None:
-        return gauge_pieces(busy, BAR)
-    filled = max(0, min(BAR, round(busy * BAR)))
-    spins = min(filled, max(1, round(min(busy, waits) * BAR)))
-    return (FULL * (filled - spins), "green"), (SPINS * spins, ALARM), (EMPTY * (BAR - filled), DIM)
+        return gauge_pieces(busy, bar)
+    filled = max(0, min(bar, round(busy * bar)))
+    spins = min(filled, max(1, round(min(busy, waits) * bar)))
+    return (FULL * (filled - spins), "green"), (SPINS * spins, ALARM), (EMPTY * (bar - filled), DIM)
 
 
 def _memory(shown: Shown) -> str | Text:
@@ -112,6 +118,13 @@ def _memory(shown: Shown) -> str | Text:
         known = [process.memory for process in device.processes if process.memory is not None]
         return f"{sum(known) / GIB:.1f} GiB of the host's" if known else NO_MEMORY
     return memory(device.memory_used, device.memory_total)
+
+
+def _short_memory(shown: Shown) -> str:
+    device = shown.device
+    if device.unified_memory and device.memory_total is None:
+        return "shared"
+    return short_memory(device.memory_used, device.memory_total)
 
 
 def _watts(shown: Shown) -> str:
@@ -236,6 +249,17 @@ CELLS: Mapping[Column, Cell] = {
     Column("temp", 6, right=True, rank=3): _temperature,
     Column("clock", 9, right=True, rank=4): _clock,
 }
+WHO = 9
+"""Cells for who runs on a GPU in the compact table: `ranks 0-7`."""
+COMPACT: Mapping[Column, Cell] = {
+    INDEX._replace(width=2): lambda shown: Text(f"{shown.device.index:2}", style="bold"),
+    UTIL._replace(width=9): lambda shown: _utilization(shown, 4),
+    MEMORY._replace(width=9, right=True): _short_memory,
+    Column("temp", 5, right=True): lambda shown: _temperature(shown).replace(" ", ""),
+    Column("power", 5, right=True, rank=2): lambda shown: f"{_whole(shown.device.power_watts)} W",
+}
+"""Columns of the compact table, which has no head: every value has its unit."""
+LEAST_COMPACT = sum(column.width + 1 for column in COMPACT if not column.rank) + WHO
 _PCIE, _NVLINK = Column(f"PCIe{RATES}", 21, rank=7), Column(f"NVLink{RATES}", 19, rank=8)
 _ECC = Column("ECC corr/uncorr", 15, rank=9)
 MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
@@ -256,10 +280,12 @@ _WARNS: Mapping[Column, Callable[[Device], bool]] = {
 
 
 def cells_for(
-    devices: Sequence[Device], hosts: Iterable[str | None], width: int
+    devices: Sequence[Device], hosts: Iterable[str | None], width: int, *, compact: bool
 ) -> dict[Column, Cell]:
     """Returns the columns with a value for any of these devices, for a screen of this width."""
     cells = {column: cell for column, cell, of in MORE if any(of(device) for device in devices)}
+    if compact:
+        return {**COMPACT, **cells}
     return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **cells}
 
 

@@ -7,7 +7,9 @@ on the device; a host clock says nothing about a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -46,6 +48,10 @@ UNLISTED = "processes"
 LEGEND = UTIL._replace(title="util w=waits")
 
 
+GAP = 2
+"""Cells between two GPUs in one line."""
+
+
 def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     """Returns the inputs of the table. With many GPUs not every frame has new samples."""
     return (
@@ -58,37 +64,79 @@ def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     )
 
 
-@kept_by(_made_of)
 def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    """Returns the table with a line for each GPU."""
+    return _tables(frame, width, view)[0]
+
+
+def compact_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    """Returns the table without its head and with several GPUs in a line, column by column; those
+    of several hosts have a line each."""
+    return _tables(frame, width, view)[1]
+
+
+@kept_by(_made_of)
+def _tables(frame: Frame, width: int, view: View) -> tuple[Sequence[Text], Sequence[Text]]:
+    """Returns the usual and the compact table. A row is made when it is drawn."""
     there = gpus(frame)
     if not there:
-        return sentence(f"No GPU seen: {_none(frame)}", width)
+        return (sentence(f"No GPU seen: {_none(frame)}", width),) * 2
     ranks = ranks_on(frame)
     waits = waiting_shares(frame, ranks)
-    sheet = _Sheet.fit(there, width)
-    head = [sheet.head(spins=bool(waits))]
-    if sheet.common:
-        head.insert(0, Text(text.cut(f"All GPUs: {sheet.common}", width), style=gpu_columns.ALARM))
-    if bare := _bare(frame):
-        head.insert(0, Text(text.cut(bare, width), style=DIM))
     left = shown(frame, view.filter).gpus
-    if view.filter is not None:
-        note = format_left(len(left), len(there), "GPU", view.filter)
-        head.insert(0, Text(text.cut(note, width), style=NOTE))
+    common = _common([gpu.device for gpu in there])
+    notes = [
+        (format_left(len(left), len(there), "GPU", view.filter) if view.filter else "", NOTE),
+        (_bare(frame), DIM),
+        (f"All GPUs: {common}" if common else "", gpu_columns.ALARM),
+    ]
+    head = [Text(text.cut(words, width), style=style) for words, style in notes if words]
     rows = rows_of(left)
 
-    def make(place: int) -> Text:
+    def make(sheet: _Sheet, place: int) -> Text:
         gpu, part = rows[place]
         on = ranks.get(gpu.which, ())
         if part is not None:
             return sheet.part(part, on)
         made = sheet.row(Shown(gpu.device, waits.get(gpu.which), gpu.host), on)
         if gpu.which == view.gpu:
-            made.stylize("reverse", 0, INDEX.width)
+            made.stylize("reverse", 0, sheet.number_width)
         return made
 
-    chosen = (place for place, (row, part) in enumerate(rows) if row.which == view.gpu and not part)
-    return Rows(head, len(rows), make, next(chosen, None))
+    marked = (place for place, (row, part) in enumerate(rows) if row.which == view.gpu and not part)
+    chosen = next(marked, None)
+    sheet = _Sheet.fit(there, width, common)
+    titles = sheet.head(spins=bool(waits))
+    usual = Rows([*head, titles], len(rows), partial(make, sheet), chosen)
+    beside = _beside(len(rows), width)
+    if beside == 1 or len({gpu.host for gpu in there}) > 1:
+        return usual, usual
+    lines, cells = math.ceil(len(rows) / beside), _cells(width, beside)
+    small, column = _Sheet.fit(there, cells, common, compact=True), Column("", cells)
+
+    def join(line: int) -> Text:
+        return join_parts(
+            (cell(make(small, place), column) for place in range(len(rows))[line::lines]), GAP
+        )
+
+    return usual, Rows(head, lines, join, None if chosen is None else chosen % lines)
+
+
+def _beside(rows: int, width: int) -> int:
+    """Returns how many GPUs the compact table has in a line."""
+    return max(1, min(rows, (width + GAP) // (gpu_columns.LEAST_COMPACT + GAP)))
+
+
+def _cells(width: int, beside: int) -> int:
+    return (width + GAP) // beside - GAP
+
+
+def row_at(line: int, at: int, rows: int, width: int) -> int:
+    """Returns the row of the compact table at this cell of a line below its head; `rows` if there
+    is none."""
+    beside = _beside(rows, width)
+    lines = math.ceil(rows / beside)
+    return line + at // (_cells(width, beside) + GAP) * lines if line < lines else rows
 
 
 def rows_of(gpus: Sequence[HostGpu]) -> list[tuple[HostGpu, MigInstance | None]]:
@@ -124,17 +172,31 @@ class _Sheet(NamedTuple):
     """Columns that name the GPU; always shown."""
     common: str
     """The trouble that all GPUs share, which no row repeats; empty if none."""
+    compact: bool
+    """Whether several GPUs share a line."""
 
     @classmethod
-    def fit(cls, gpus: Sequence[HostGpu], width: int) -> _Sheet:
+    def fit(
+        cls, gpus: Sequence[HostGpu], width: int, common: str, *, compact: bool = False
+    ) -> _Sheet:
         devices = [gpu.device for gpu in gpus]
-        known = gpu_columns.cells_for(devices, dict.fromkeys(gpu.host for gpu in gpus), width)
-        fit = fitting((*known,), width, WHO)
-        more = known.keys() - gpu_columns.CELLS.keys() - set(fit)
-        hidden = {column: draw for column, draw in known.items() if column in more}
+        hosts = dict.fromkeys(gpu.host for gpu in gpus)
+        known = gpu_columns.cells_for(devices, hosts, width, compact=compact)
+        fit = fitting((*known,), width, gpu_columns.WHO if compact else WHO)
+        hidden = {column: draw for column, draw in known.items() if column not in fit}
         cells = {column: known[column] for column in fit}
         whose = {column for column in fit if column.title in (INDEX.title, HOST)}
-        return cls(cells, hidden, width, whose, _common(devices))
+        return cls(cells, hidden, width, whose, common, compact)
+
+    @property
+    def processes(self) -> str:
+        """Returns the word for several processes."""
+        return "pids" if self.compact else "processes"
+
+    @property
+    def number_width(self) -> int:
+        """Returns the cells of the GPU's number."""
+        return next(iter(self.cells)).width
 
     def head(self, *, spins: bool) -> Text:
         columns = [LEGEND if spins and cell is UTIL else cell for cell in self.cells]
@@ -146,9 +208,12 @@ class _Sheet(NamedTuple):
         if device.trouble is not None and _silent(device):
             return self._silent_row(what, ranks)
         parts = [cell(draw(what), column) for column, draw in self.cells.items()]
-        made = join_parts([*parts, assemble((_users(device, ranks), ""))])
-        alarms = [gpu_columns.alarm(column, draw, what) for column, draw in self.hidden.items()]
-        for words in filter(None, alarms):
+        made = join_parts([*parts, assemble((_users(device, ranks, self.processes), ""))])
+        warned = (gpu_columns.alarm(column, draw, what) for column, draw in self.hidden.items())
+        alarms = [words for words in warned if words]
+        if alarms and self._left(made) < 1:
+            made.truncate(self.width - 3, overflow="ellipsis")
+        for words in alarms:
             made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpu_columns.ALARM)
         trouble = "" if self.common else _trouble(device)
         if trouble and (words := begun(trouble, self._left(made))):
@@ -165,19 +230,20 @@ class _Sheet(NamedTuple):
         """Returns the row of a MIG instance. NVML reports its memory and processes, nothing
         else."""
         own = [rank for rank in ranks if rank.pid in part.pids]
-        known: dict[Column, str | Text] = {
-            INDEX: Text("  └", style=DIM),
-            UTIL: gpu_columns.part(part),
-            MEMORY: gpu_columns.memory(part.memory_used, part.memory_total),
+        memory = gpu_columns.short_memory if self.compact else gpu_columns.memory
+        known: dict[str, str | Text] = {
+            INDEX.title: Text("└".rjust(self.number_width), style=DIM),
+            UTIL.title: gpu_columns.part(part),
+            MEMORY.title: memory(part.memory_used, part.memory_total),
         }
-        made = join_parts(cell(known.get(column, ""), column) for column in self.cells)
-        made.append(f" {_who(part.pids, own)}")
+        made = join_parts(cell(known.get(column.title, ""), column) for column in self.cells)
+        made.append(f" {_who(part.pids, own, self.processes)}")
         made.truncate(self.width, overflow="ellipsis")
         return made
 
     def _silent_row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
         device = what.device
-        name = f" {text.line(device.name)}" if device.name else ""
+        name = f" {text.line(device.name)}" if device.name and not self.compact else ""
         why = device.trouble or ""
         mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
         numbers = [rank.rank for rank in ranks if rank.rank is not None]
@@ -236,15 +302,15 @@ def is_accused(frame: Frame, finding: Finding, which: GpuKey) -> bool:
     )
 
 
-def _users(device: Device, ranks: Sequence[RankSummary]) -> str:
+def _users(device: Device, ranks: Sequence[RankSummary], processes: str) -> str:
     if device.instances:
         return "-"
     listed = pids(device)
     hidden = not listed and not ranks and UNLISTED in (device.trouble or "")
-    return UNKNOWN if hidden else _who(listed, ranks)
+    return UNKNOWN if hidden else _who(listed, ranks, processes)
 
 
-def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
+def _who(listed: Sequence[int], ranks: Sequence[RankSummary], processes: str) -> str:
     """Returns who uses a device: ranks, then the pids of other processes, as in `rank 3, pid
     91`."""
     ours = [rank.rank for rank in ranks if rank.rank is not None]
@@ -252,7 +318,7 @@ def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
     others = [pid for pid in listed if pid not in numbered]
     parts = [format_ranks(ours)] if ours else []
     parts += [f"pid {others[0]}"] if len(others) == 1 else []
-    parts += [f"{len(others)} processes"] if len(others) > 1 else []
+    parts += [f"{len(others)} {processes}"] if len(others) > 1 else []
     return ", ".join(parts) or "-"
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_doctor.case.device_samples import DeviceSample
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panel_layout import Wish, shared, useful
-from tests.support.frames import AT, HOST, STRAGGLER, gpu
+from tests.support.frames import AT, EIGHT_GPUS, HOST, STRAGGLER, gpu
 from tests.support.screens import Still, screen_text, shown, until
 
 WISHES = st.lists(st.builds(Wish, st.integers(0, 300), st.integers(1, 9)), max_size=6)
@@ -59,6 +60,43 @@ async def test_a_small_screen_shows_all_gpus_while_there_is_room(many: int) -> N
         assert f"  {many - 1} ███" in screen_text(app)
 
 
+async def test_a_small_screen_lists_all_gpus_beside_the_verdict() -> None:
+    app = TopApp(Still(EIGHT_GPUS), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: "rank 2 is slow" in screen_text(app), "the verdict")
+        gpus = _rows(app, "GPUs")
+        assert [(row[:38].rstrip(), row[40:].rstrip()) for row in gpus] == [
+            (" 0 ████  90%   60/80Gi  60°C rank 0", " 4 ????    ?   64/80Gi  64°C pid 4004"),
+            (" 1 ████  91%   61/80Gi  61°C rank 1", " 5 ? not supported: memory, utilizat…"),
+            (" 2 ████  92%   62/80Gi  62°C rank 2", " 6 ████  96%     ?/?Gi  66°C pid 4006"),
+            (" 3 ✗ GPU is lost", " 7 ████  97%   67/80Gi  67°C 3 pids"),
+        ]
+        await pilot.click("#gpus", offset=(45, 2))
+        await until(pilot, lambda: app.view.gpu == GpuKey(None, 5), "the GPU under the pointer")
+        await pilot.press("up", "up")
+        await until(pilot, lambda: app.view.gpu == GpuKey(None, 3), "the end of the left column")
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: len(_rows(app, "GPUs")) == 9, "a line for each")
+
+
+async def test_a_warning_of_a_gpu_is_seen_where_two_are_in_a_line() -> None:
+    hot = gpu(7, clock_reasons=("hw_thermal",), pids=tuple(range(4000, 4004)))
+    devices = DeviceSample(AT, (*map(gpu, range(7)), hot))
+    app = TopApp(Still(replace(STRAGGLER, devices=devices)), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: len(_rows(app, "GPUs")) == 4, "two in a line")
+        assert _rows(app, "GPUs")[3].rstrip().endswith("67°C ranks…  !")
+
+
+def _rows(app: TopApp, title: str) -> list[str]:
+    """The lines of the panel with this title."""
+    lines = screen_text(app).splitlines()
+    first = next(place for place, line in enumerate(lines) if line[1:].startswith(title)) + 1
+    return lines[first : next(i for i, line in enumerate(lines) if i >= first and line[0] in "─━")]
+
+
 async def test_among_many_gpus_the_greeting_keeps_to_its_keys() -> None:
     devices = DeviceSample(AT, tuple(gpu(index) for index in range(64)))
     app = TopApp(Still(Frame(at=AT, source="live", devices=devices, host=HOST)), interval=3600)
@@ -66,7 +104,7 @@ async def test_among_many_gpus_the_greeting_keeps_to_its_keys() -> None:
         await shown(pilot)
         small = screen_text(app)
         assert "attach to a running job" in small
-        assert " 14 ███" in small
+        assert " 47 ███" in small
         await pilot.resize_terminal(80, 90)
         await until(pilot, lambda: " 63 ███" in screen_text(app), "the large screen")
         assert "frameworks" in screen_text(app)
