@@ -77,8 +77,10 @@ def run_observed(
         refuse(f"{json_out} cannot be written: name another file with --json-out.")
     given = os.environ if environment is None else environment
     nodes = find_job_nodes(given, command) if kind == "run" else None
-    if hosts is not None and nodes is None:
-        refuse(_NO_NODES)
+    if hosts is not None:
+        _require_hosts(hosts)
+        if nodes is None:
+            refuse(_NO_NODES)
     group = None if nodes is None else NodeGroup(nodes, hosts)
     follows = group is not None and group.follows
     silent_hangs = quiet or (group is not None and not group.reports_hangs)
@@ -132,6 +134,17 @@ _NO_NODES = (
     "--hosts needs a job that is started on each of its nodes: torchrun or accelerate with the "
     "number of nodes, this one's and an address. It is not needed in a Slurm step."
 )
+
+
+def _require_hosts(hosts: str) -> None:
+    """Exit with code 2 unless these are names of hosts."""
+    from mgpu_doctor.cluster.openssh import parse_hosts
+    from mgpu_doctor.errors import DoctorError
+
+    try:
+        parse_hosts(hosts)
+    except DoctorError as error:
+        refuse(str(error))
 
 
 def refuse(sentence: str) -> NoReturn:

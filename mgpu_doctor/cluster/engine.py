@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import subprocess
+import time
 from collections.abc import Sequence
+from reprlib import Repr
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mgpu_probes.outside.terminal_text import clean
@@ -15,8 +17,12 @@ from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
 
 SECONDS_TO_LIST = 30.0
 """After which a command that lists hosts is given up."""
+SECONDS_TO_ANSWER = 12.0
+"""For a command that does nothing: more than ssh takes to find that a host is not there."""
 MOST_TEXT = 64 << 20
 _MOST_ERROR = 4096
+_QUOTER = Repr()
+_QUOTER.maxstring = 80
 _NOT_FOUND = re.compile(r"python3.{0,40}not found|not found.{0,40}python3", re.IGNORECASE)
 _OLD = re.compile(re.escape(TOO_OLD).replace("%d", r"(\d{1,4})"))
 
@@ -62,6 +68,11 @@ class StepEngine(Engine, Protocol):
         ...
 
 
+def quote(given: str) -> str:
+    """What a user gave, in quotes and short, with escapes for what cannot be printed."""
+    return _QUOTER.repr(given)
+
+
 def start_agent(engine: Engine, host: str) -> subprocess.Popen[bytes] | Trouble:
     """Starts the command that runs an agent on a host: its child process, which reads the agent's
     program from its standard input, or why there is none."""
@@ -96,6 +107,29 @@ _REMEDIES = {
     errno.EAGAIN: "raise the limit of processes (`ulimit -u`), or name fewer hosts",
     errno.ENOMEM: "name fewer hosts",
 }
+
+
+def ask_for_life(engine: Engine, hosts: Sequence[str]) -> dict[str, str]:
+    """Host -> why it runs no command; empty: it does. All are asked at once."""
+    end = time.monotonic() + SECONDS_TO_ANSWER
+    started = {host: _start(engine.command(host, "true")) for host in hosts}
+    return {host: _await_life(engine, host, child, end) for host, child in started.items()}
+
+
+def _await_life(
+    engine: Engine, host: str, child: subprocess.Popen[bytes] | Trouble, end: float
+) -> str:
+    """`end`: when to wait no more, on the monotonic clock."""
+    if isinstance(child, Trouble):
+        return child.reason
+    try:
+        _, error = child.communicate(timeout=max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return f"it did not answer within {SECONDS_TO_ANSWER:.0f} s"
+    text = clean(error[-_MOST_ERROR:].decode("utf-8", "replace"), _MOST_ERROR)
+    return engine.explain(host, child.returncode, text).reason if child.returncode else ""
 
 
 def require_at_most(most: int, hosts: int, command: str) -> None:
@@ -161,4 +195,4 @@ def find_python_trouble(text: str, code: int) -> Trouble | None:
 def last_line(text: str, code: int) -> str:
     """The last line of an error in quotes, or the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return repr(lines[-1]) if lines else f"exit code {code}"
+    return f"'{lines[-1]}'" if lines else f"exit code {code}"

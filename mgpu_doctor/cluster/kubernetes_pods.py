@@ -15,6 +15,7 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    quote,
     require_at_most,
     run_listing,
 )
@@ -77,7 +78,7 @@ class Kubernetes:
     def explain(self, host: str, code: int, text: str) -> Trouble:
         for mark, remedy in _REMEDIES:
             if line := next((line for line in text.splitlines() if mark in line), None):
-                return Trouble(f"kubectl fails with {line.strip()!r}", remedy.format(pod=host))
+                return Trouble(f"kubectl fails with '{line.strip()}'", remedy.format(pod=host))
         if trouble := find_python_trouble(text, code):
             return trouble
         lines = [line for line in text.splitlines() if "terminated with exit code" not in line]
@@ -110,10 +111,12 @@ def find_pods(selector: str, namespace: str | None) -> tuple[tuple[str, ...], Ku
     """The pods that a label selector chooses, in the order of their ranks, and how to reach them.
     Pods that have ended are left out. Raises DoctorError."""
     if not _SELECTOR.fullmatch(selector):
-        sentence = f"{selector!r} selects no pods: name a label, such as {NAME_LABELS[0]}=NAME."
+        sentence = (
+            f"{quote(selector)} selects no pods: name a label, such as {NAME_LABELS[0]}=NAME."
+        )
         raise DoctorError(sentence, WRONG_USAGE)
     if namespace is not None and not _NAME.fullmatch(namespace):
-        raise DoctorError(f"{namespace!r} is no name of a namespace.", WRONG_USAGE)
+        raise DoctorError(f"{quote(namespace)} is not a namespace name.", WRONG_USAGE)
     engine = Kubernetes(namespace)
     place = () if namespace is None else (f"--namespace={namespace}",)
     command = ("kubectl", "get", "pods", f"--selector={selector}", *place, "--output=json")

@@ -12,6 +12,7 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    quote,
     require_at_most,
 )
 from mgpu_doctor.errors import WRONG_USAGE, DoctorError
@@ -51,8 +52,8 @@ class OpenSsh:
             return trouble
         for mark, remedy in _REMEDIES:
             if mark in text:
-                reason = f"ssh fails with {_line_with(mark, last)!r}"
-                return Trouble(reason, remedy.format(host=host))
+                reason = f"ssh fails with '{_line_with(mark, last)}'"
+                return Trouble(reason, remedy.format(host=shlex.quote(host)))
         reason = f"ssh fails with {last_line(text, code)}"
         return Trouble(reason, f"`{self.describe_trial(host)}` must work without a question")
 
@@ -85,8 +86,13 @@ def parse_hosts(given: str) -> tuple[tuple[str, ...], OpenSsh]:
     DoctorError."""
     hosts = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
     for host in hosts:
-        if not _HOST.fullmatch(host):
-            sentence = f"{host!r} is no name of a host: name hosts as ssh does: node1,node2."
+        if not (host.isprintable() and _HOST.fullmatch(host)):
+            what = (
+                f"{quote(host)} is not a host name"
+                if host
+                else f"{quote(given)} has an empty host name"
+            )
+            sentence = f"--hosts: {what}: name hosts as for ssh, such as node1,node2."
             raise DoctorError(sentence, WRONG_USAGE)
     require_at_most(MOST_HOSTS, len(hosts), "ssh")
     return hosts, OpenSsh()

@@ -2,7 +2,9 @@
 process of its own, which `mgpu-doctor run` starts where nodes share no folder.
 
 It ends when its standard input does, and then says on standard output which hosts it could not
-see, and why: a JSON object. What a node had sent until it was lost stays."""
+see, and why: a JSON object. What a node had sent until it was lost stays.
+
+A node that fetches nothing asks through it, at its end, which of the nodes before it answer."""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import TypedDict
 
 from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_messages import JobFacts
-from mgpu_doctor.cluster.engine import Engine, Trouble
+from mgpu_doctor.cluster.engine import Engine, Trouble, ask_for_life
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
@@ -36,7 +38,8 @@ SHARES = "it writes into the same folder"
 class Request(TypedDict):
     """What to fetch. `own`: this host; `node`: what Slurm calls it; `joint`: the key of the
     recording. Either `slurm`, the job and its nodes as Slurm lists them, or `hosts`, as `--hosts`
-    has them."""
+    has them. `number`: of this node, if only the nodes before it are to be asked for a sign of
+    life; None: parts are to be fetched."""
 
     folder: str
     own: str
@@ -44,6 +47,7 @@ class Request(TypedDict):
     joint: str
     slurm: tuple[str, str] | None
     hosts: str | None
+    number: int | None
 
 
 class JointJob(GatheredJob):
@@ -76,9 +80,10 @@ def gather(request: Request, stop: int) -> dict[str, str]:
     """Fetches until the descriptor `stop` ends. Returns what was not seen, `host node7`, and
     why; nothing of hosts that share the folder."""
     try:
-        hosts, engine = _find_hosts(request)
+        named, engine = _find_hosts(request)
     except DoctorError as error:
         return {"the other nodes": str(error).rstrip(".")}
+    hosts = [name for name in named if name not in (request["own"], request["node"])]
     job = JointJob(Path(request["folder"]), request["own"])
 
     def begin_job(_: JobFacts, host: str) -> GatheredJob:
@@ -97,6 +102,18 @@ def gather(request: Request, stop: int) -> dict[str, str]:
         }
 
 
+def ask_before(request: Request, number: int) -> dict[str, str]:
+    """Of each node before this one, in order: why it does not answer; empty: it does. Nothing if it
+    is unknown which nodes these are. `number`: of this node."""
+    try:
+        hosts, engine = _find_hosts(request)
+    except DoctorError:
+        return {}
+    if hosts[number : number + 1] not in ((request["own"],), (request["node"],)):
+        return {}  # they are in another order than the numbers
+    return ask_for_life(engine, hosts[:number])
+
+
 def _is_missing(folder: Path, state: HostState) -> bool:
     """Whether something that a host recorded may not be here."""
     shares = state.trouble is not None and state.trouble.reason == SHARES
@@ -106,23 +123,25 @@ def _is_missing(folder: Path, state: HostState) -> bool:
     return state.link is not Link.LIVE and not shares and not has_all
 
 
-def _find_hosts(request: Request) -> tuple[Sequence[str], Engine]:
-    """The other hosts, and how to reach them. Raises DoctorError."""
+def _find_hosts(request: Request) -> tuple[tuple[str, ...], Engine]:
+    """The hosts of the job, and how to reach them. Raises DoctorError."""
     if request["slurm"] is not None:
         from mgpu_doctor.cluster.slurm_nodes import Slurm, expand_nodes
 
         job, nodes = request["slurm"]
-        return [name for name in expand_nodes(nodes, job) if name != request["node"]], Slurm(job)
+        return expand_nodes(nodes, job), Slurm(job)
     from mgpu_doctor.cluster.openssh import parse_hosts
 
-    names, engine = parse_hosts(request["hosts"] or "")
-    return [name for name in names if name != request["own"]], engine
+    return parse_hosts(request["hosts"] or "")
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serves one request, a JSON object."""
     os.nice(NICE)
-    print(json.dumps(gather(json.loads(arguments[0]), sys.stdin.fileno())), flush=True)
+    request: Request = json.loads(arguments[0])
+    number = request["number"]
+    answer = gather(request, sys.stdin.fileno()) if number is None else ask_before(request, number)
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    quote,
     require_at_most,
     run_listing,
 )
@@ -56,7 +57,7 @@ class Ray:
 def find_ray_nodes(address: str) -> tuple[tuple[str, ...], Ray]:
     """The living nodes of the cluster at an address, and how to reach them. Raises DoctorError."""
     if not _ADDRESS.fullmatch(address):
-        sentence = f"{address!r} is no address of a Ray cluster: give HOST:PORT, or none."
+        sentence = f"{quote(address)} is not the address of a Ray cluster: give HOST:PORT, or none."
         raise DoctorError(sentence, WRONG_USAGE)
     _require_answer(address)
     shown = run_listing((*RELAY, address), "where Ray is installed")

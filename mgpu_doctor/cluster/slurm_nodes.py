@@ -13,6 +13,7 @@ from mgpu_doctor.cluster.engine import (
     Trouble,
     find_python_trouble,
     last_line,
+    quote,
     run_listing,
 )
 from mgpu_doctor.cluster.step_output import MEMBER
@@ -76,7 +77,7 @@ class Slurm:
         for mark, remedy in _REMEDIES:
             if line := next((line for line in text.splitlines() if mark in line), None):
                 reason = _PREFIX.sub("", line.strip())
-                return Trouble(f"srun fails with {reason!r}", remedy.format(job=self._job))
+                return Trouble(f"srun fails with '{reason}'", remedy.format(job=self._job))
         lines = [_PREFIX.sub("", line) for line in text.splitlines()]
         lines = [line for line in lines if "Exited with exit code" not in line]
         error = last_line("\n".join(lines), code)
@@ -100,7 +101,7 @@ _REMEDIES = (
 def find_nodes(job: str, *, whole: bool = False) -> tuple[tuple[str, ...], Slurm]:
     """The nodes of a running job, in Slurm's order, and how to reach them. Raises DoctorError."""
     if not _JOB.fullmatch(job):
-        sentence = f"{job!r} is no number of a Slurm job: take it from `squeue --me`."
+        sentence = f"{quote(job)} is not a Slurm job number: take it from `squeue --me`."
         raise DoctorError(sentence, WRONG_USAGE)
     form = "--format=%A|%i|%T|%N"
     shown = run_listing(("squeue", "--noheader", "--states=all", f"--jobs={job}", form), _WHERE)

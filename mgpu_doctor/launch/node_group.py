@@ -1,32 +1,37 @@
 """The nodes of a job while they are recorded: the first one fetches the parts of the others where
 they write on disks of their own, waits for them, and says what it could not see. If it is lost, the
-lowest node that is left and has the parts of those before it speaks for the job: on disks of their
-own the second one, which fetches parts, too."""
+lowest node that is left speaks for the job: on disks of their own the second one, which fetches
+parts, too, or else a node that has its own part alone, and to which no node before it answers."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from mgpu_probes.outside.jobs.rank_environment import VARIABLES
 
 from mgpu_doctor.formatting import format_count
-from mgpu_doctor.launch.job_nodes import JobNodes
+from mgpu_doctor.launch.job_nodes import JobNodes, is_this_machine
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.node_parts import (
+    are_lost,
     await_parts,
-    find_lost_before,
     finish_job,
+    list_before,
     list_unfinished,
 )
 from mgpu_doctor.launch.observe import Observed
 from mgpu_doctor.recording.joint_recordings import (
     NOT_HERE,
+    UNSEEN_HOST,
     host_of,
     list_parts,
     name_host,
@@ -37,11 +42,28 @@ from mgpu_doctor.recording.live_recordings import read_object
 
 SECONDS_TO_ANSWER = 5.0
 """For the process that fetches, at the end."""
-_JOIN = (
-    "If parts are missing in the recording of the first node, `mgpu-doctor diagnose RECORDING "
-    "RECORDING…` joins those of all nodes."
-)
+SECONDS_TO_ASK = 30.0
+"""For the process that asks the nodes before this one; it takes 12 s and its start."""
+MOST_ASKING = 8
+"""Nodes after the first one that ask those before them, at the end of a job that failed, whether
+they are there. A choice: with more of them, a host would get more connections at once than its ssh
+server takes (MaxStartups in sshd_config(5))."""
 GATHERER = "mgpu_doctor.cluster.part_gatherer"
+
+
+_LOST = "was lost", "were lost"
+_SILENT = "does not answer", "do not answer"
+
+
+class _Answers(NamedTuple):
+    """Which nodes before this one answer. `silent`: those before the first one that does, and why;
+    `speaker`: this one; None: none answers."""
+
+    silent: Mapping[str, str]
+    speaker: str | None
+
+
+_NOBODY_ASKED = _Answers({}, None)
 
 
 class NodeGroup:
@@ -67,22 +89,27 @@ class NodeGroup:
 
     def begin(self, folder: Path) -> None:
         """Fetches the parts of nodes that do not write into this folder, if there is a way to."""
-        slurm = self._nodes.slurm, os.environ.get("SLURM_STEP_NODELIST")
         fetches = self._nodes.first or self._nodes.second
-        if not fetches or len(list_parts(folder)) >= self._nodes.tasks:
-            return
+        if fetches and len(list_parts(folder)) < self._nodes.tasks:
+            self._child = self._start(folder)
+
+    def _start(self, folder: Path, number: int | None = None) -> subprocess.Popen[bytes] | None:
+        """The process that fetches; None if there is no way to reach other nodes. `number`: as
+        `Request` has it."""
+        slurm = self._nodes.slurm, os.environ.get("SLURM_STEP_NODELIST")
         if self._hosts is None and None in slurm:
-            return
+            return None
         request = {
             "folder": str(folder),
-            "own": name_host(),
+            "own": self._name_own(number),
             "node": os.environ.get("SLURMD_NODENAME", name_host()),
             "joint": self._nodes.key,
             "slurm": slurm if self._hosts is None else None,
             "hosts": self._hosts,
+            "number": number,
         }
         with suppress(OSError):
-            self._child = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", GATHERER, json.dumps(request)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -91,17 +118,29 @@ class NodeGroup:
                 cwd="/",
                 start_new_session=True,  # the terminal's signals are for the job
             )
+        return None
+
+    def _name_own(self, number: int | None) -> str:
+        """This host, as the user names it where its number says."""
+        named = (self._hosts or "").split(",")[number : number + 1] if number is not None else []
+        name = "".join(named).strip()
+        return name if name and is_this_machine(name.rpartition("@")[2]) else name_host()
 
     def finish(self, observed: Observed, folder: Path, *, quiet: bool) -> bool:
         """Waits for the other nodes, and notes how the job ended on all of them; whether this
         process reports about it. Another than the first prints one line, and notes what it knows
         of the end if no other node writes into its folder."""
-        lost = () if observed.leads else self._find_lost(observed, folder)
-        if not lost and not observed.leads:
-            self._follow(folder, quiet=quiet)
-            return False
+        lost: tuple[str, ...] = ()
+        answers = _NOBODY_ASKED
+        if not observed.leads:
+            lost, answers = self._find_lost(observed, folder)
+            if not lost and (answers.speaker is not None or not answers.silent):
+                self._follow(folder, answers, quiet=quiet)
+                return False
         if lost and not quiet:
-            print_message(_name_lost([host_of(part) for part in lost]))
+            print_message(f"{_name_first(list(map(host_of, lost)), _LOST)}: this node reports.")
+        elif answers.silent and not quiet:
+            print_message(f"{_name_first(list(answers.silent), _SILENT)}: this node reports.")
         unfinished = await_parts(
             folder,
             self._own,
@@ -111,24 +150,39 @@ class NodeGroup:
             lost=lost,
             still_gathers=lambda: self._child is not None and self._child.poll() is None,
         )
-        unseen = self._stop() or self._name_missing(folder)
+        named = {f"{UNSEEN_HOST}{name}": why for name, why in answers.silent.items()}
+        unseen = named | (self._stop() or self._name_missing(folder, len(named)))
         finish_job(folder, unfinished, unseen)
         if unseen and not quiet:
+            reasons = "; ".join(f"{name}: {why}" for name, why in unseen.items())
+            examined = f"Only what is in {folder} is examined"
             print_message(
-                f"{', '.join(unseen)}: {'; '.join(unseen.values())}. Only what is in {folder} is "
-                f"examined. {_JOIN}"
+                f"{reasons}. {examined}. To examine all of it, {_explain_joining(folder)}."
             )
         return True
 
-    def _find_lost(self, observed: Observed, folder: Path) -> tuple[str, ...]:
+    def _find_lost(self, observed: Observed, folder: Path) -> tuple[tuple[str, ...], _Answers]:
         """The parts of all nodes before this one, if they were lost and this process speaks for the
-        job. A job that ended well lost none."""
+        job; else, if not all of them have a part here, which of them do not answer. A job that
+        ended well lost none."""
         number = self._nodes.number
         if not number or self._nodes.task or observed.exit_code == 0:
-            return ()
-        return find_lost_before(folder, self._own, number, observed.seconds)
+            return (), _NOBODY_ASKED
+        before = list_before(folder, number)
+        if len(before) == number:
+            lost = are_lost(folder, self._own, before, observed.seconds)
+            return before if lost else (), _NOBODY_ASKED
+        if number > MOST_ASKING or observed.asked:
+            return (), _NOBODY_ASKED
+        return (), self._ask_before(folder, number)
 
-    def _follow(self, folder: Path, *, quiet: bool) -> None:
+    def _ask_before(self, folder: Path, number: int) -> _Answers:
+        child = self._start(folder, number)
+        reasons = {} if child is None else _read_answer(child, SECONDS_TO_ASK) or {}
+        silent = dict(takewhile(lambda asked: asked[1], reasons.items()))
+        return _Answers(silent, next((name for name, why in reasons.items() if not why), None))
+
+    def _follow(self, folder: Path, answers: _Answers, *, quiet: bool) -> None:
         unseen = self._stop()
         if self._nodes.task:
             return
@@ -136,10 +190,12 @@ class NodeGroup:
         if (read_object(folder, INFO) or {}).get("host") == name_host():
             finish_job(folder, list_unfinished(folder), unseen or self._name_missing(folder))
         if not quiet:
-            self._point_to(folder, alone=alone)
+            self._point_to(folder, answers, alone=alone)
 
-    def _name_missing(self, folder: Path) -> dict[str, str]:
-        missing = self._nodes.least - len({host_of(part) for part in list_parts(folder)})
+    def _name_missing(self, folder: Path, named: int = 0) -> dict[str, str]:
+        """How many nodes have no part here. `named`: without so many, which have names."""
+        here = len({host_of(part) for part in list_parts(folder)})
+        missing = self._nodes.least - here - named
         if missing <= 0 or self._nodes.first is None:
             return {}
         return {format_count(missing, "other node"): NOT_HERE}
@@ -149,29 +205,44 @@ class NodeGroup:
         child, self._child = self._child, None
         if child is None:
             return {}
-        try:
-            out, _ = child.communicate(timeout=SECONDS_TO_ANSWER)
-            answer = json.loads(out)
-        except (subprocess.TimeoutExpired, OSError, ValueError):
-            child.kill()
-            child.wait()
-            return {"the other nodes": "fetching their parts failed"}
-        return {str(name): str(reason) for name, reason in answer.items()}
+        answer = _read_answer(child, SECONDS_TO_ANSWER)
+        return {"the other nodes": "fetching their parts failed"} if answer is None else answer
 
-    def _point_to(self, folder: Path, *, alone: bool) -> None:
-        """Prints where the part of a node is whose job the first node reports about."""
+    def _point_to(self, folder: Path, answers: _Answers, *, alone: bool) -> None:
+        """Prints where the part of a node is whose job another node reports about."""
         number = "" if self._nodes.number is None else f"{self._nodes.number + 1} "
-        where = f"the first node prints the diagnosis; the recording is {folder}."
+        speaker = "the first node"
+        if answers.silent:
+            speaker = f"{_name_first(list(answers.silent), _SILENT)}: {answers.speaker}"
+        where = f"{speaker} prints the diagnosis; the recording is {folder}."
         if alone:
-            where = f"its part of the recording is {folder}. {_JOIN}"
+            where = f"{where} If it does not, {_explain_joining(folder)}."
         print_message(f"node {number}of {self._nodes.count} has ended; {where}")
 
 
-def _name_lost(hosts: Sequence[str]) -> str:
+def _read_answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, str] | None:
+    """What the process that fetches says at its end, which this asks for; None: nothing."""
+    try:
+        out, _ = child.communicate(timeout=seconds)
+        answer = json.loads(out)
+    except (subprocess.TimeoutExpired, OSError, ValueError):
+        child.kill()
+        child.wait()
+        return None
+    return {str(name): str(reason) for name, reason in answer.items()}
+
+
+def _name_first(hosts: Sequence[str], state: tuple[str, str]) -> str:
+    """`hosts a and b, the first 2 nodes, were lost`. `state`: of one host, and of several."""
     if len(hosts) == 1:
-        return f"host {hosts[0]}, the first node, was lost: this node reports."
+        return f"host {hosts[0]}, the first node, {state[0]}"
     names = f"{', '.join(hosts[:-1])} and {hosts[-1]}"
-    return f"hosts {names}, the first {len(hosts)} nodes, were lost: this node reports."
+    return f"hosts {names}, the first {len(hosts)} nodes, {state[1]}"
+
+
+def _explain_joining(folder: Path) -> str:
+    command = f"mgpu-doctor diagnose {shlex.quote(str(folder))} RECORDING…"
+    return f"copy the recordings of the other nodes here and run `{command}`"
 
 
 def _leave_job(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ nodes do not matter for that."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,29 +98,31 @@ def await_parts(
         time.sleep(EVERY * max(1.0, len(names) / MANY))
 
 
-def find_lost_before(folder: Path, own: str, number: int, age: float) -> tuple[str, ...]:
-    """The parts of all nodes with lower numbers, of their first tasks, if all of these are lost;
-    empty: one of them lives or has ended, not all have a part here, or there are none. Waits for
-    the lowest until it shows life or counts as lost, then for the next one. `own`: this part,
-    touched as often; `number`: of this node; `age`: seconds that the job has run."""
+def list_before(folder: Path, number: int) -> tuple[str, ...]:
+    """The parts of nodes with lower numbers, of their first tasks, in order. `number`: of this
+    node."""
     earlier: dict[int, str] = {}
-    for part, info, end in find_parts(folder):
+    for part, info, _ in find_parts(folder):
         node = info.get(NODE)
         if host_of(part) == part and isinstance(node, int) and 0 <= node < number:
-            if end is not None:
-                return ()
             earlier[node] = part
-    if len(earlier) < number:
-        return ()
+    return tuple(earlier[node] for node in sorted(earlier))
+
+
+def are_lost(folder: Path, own: str, parts: Sequence[str], age: float) -> bool:
+    """Whether the nodes of all these parts are lost; no, if one of them lives or has ended. Waits
+    for the first until it shows life or counts as lost, then for the next one. `own`: this part,
+    touched as often; `age`: seconds that the job has run."""
+    if any(_has_ended(folder, part) for part in parts):
+        return False
     began, last, quiet = time.monotonic(), _find_touched(folder, own), _find_patience(age)
-    parts = tuple(earlier[node] for node in sorted(earlier))
     for part in parts:
         touched = _find_touched(folder, part)
         while last - touched + time.monotonic() - began < quiet:
             if _has_ended(folder, part) or _find_touched(folder, part) != touched:
-                return ()
-            time.sleep(EVERY * max(1.0, number / MANY))
-    return parts
+                return False
+            time.sleep(EVERY * max(1.0, len(parts) / MANY))
+    return True
 
 
 def _find_patience(age: float) -> float:

@@ -21,11 +21,17 @@ def test_no_question_and_no_option_can_come_from_a_name() -> None:
     assert command[0] == "ssh"
     assert "BatchMode=yes" in command
     assert command[-3:] == ["--", "node-b", "exec sh"]
-    for name in ("-oProxyCommand=x", "", "a b", "a\nb"):
-        with pytest.raises(DoctorError, match="no name of a host"):
+    for name in ("-oProxyCommand=x", "a b", "a\nb", "a\x1b[31m", "x" * 300):
+        with pytest.raises(DoctorError, match="is not a host name") as raised:
             parse_hosts(f"node-b,{name}")
+        assert str(raised.value).isprintable()
+        assert len(str(raised.value)) < 200
+    for nothing in ("", ",", "node-b,,node-c", "node-b, "):
+        with pytest.raises(DoctorError, match=f"'{nothing}' has an empty host name: name hosts as"):
+            parse_hosts(nothing)
     names = ("node-b", "me@node-b", "10.0.0.7", "ssh://me@node-b:2222")
     assert parse_hosts(", ".join((*names, "node-b")))[0] == names
+    assert parse_hosts("nöde")[0] == ("nöde",)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,12 @@ def test_no_question_and_no_option_can_come_from_a_name() -> None:
         (255, "Timeout, server node-b not responding.\n", "Timeout", "cannot be reached"),
         (255, "client_loop: send disconnect: Broken pipe\n", "Broken pipe", "ssh node-b true"),
         (126, "", "exit code 126", "ssh node-b true"),
+        (
+            255,
+            "ssh: Could not resolve hostname n\\303\\266de: Name or service not known\n",
+            r"'Could not resolve hostname n\303\266de: Name",
+            "~/.ssh/config",
+        ),
         (127, "sh: 1: exec: python3: not found\n", "finds no python3", "install Python 3.10"),
     ],
 )

@@ -53,7 +53,7 @@ def test_no_cluster(relay: Path, printed: str, words: str) -> None:
 
 def test_addresses() -> None:
     for address in ("", "-x", "a b"):
-        with pytest.raises(DoctorError, match="no address of a Ray cluster") as raised:
+        with pytest.raises(DoctorError, match="not the address of a Ray cluster") as raised:
             find_ray_nodes(address)
         assert raised.value.exit_code == 2
     with socket.socket() as taken:  # bound, and nobody listens

@@ -75,7 +75,7 @@ def test_wrong_numbers_and_missing_commands(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for job in ("", "latest", "--me", "1;2", "12 "):
-        with pytest.raises(DoctorError, match="no number of a Slurm job") as raised:
+        with pytest.raises(DoctorError, match="not a Slurm job number") as raised:
             find_nodes(job)
         assert raised.value.exit_code == 2
     with pytest.raises(DoctorError, match=r"squeue cannot be started.*login node") as raised:

@@ -13,9 +13,10 @@ import pytest
 from mgpu_doctor.launch import node_parts, run_recording
 from mgpu_doctor.launch.job_nodes import JobNodes
 from mgpu_doctor.launch.node_parts import (
+    are_lost,
     await_parts,
-    find_lost_before,
     finish_job,
+    list_before,
     list_unfinished,
 )
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
@@ -29,6 +30,13 @@ def part(recording: Path, host: str, **end: object) -> Path:
     if end:
         write_json(folder / END, end)
     return folder
+
+
+def find_lost_before(recording: Path, own: str, number: int, age: float) -> tuple[str, ...]:
+    """The parts of all nodes before this one, if all of them are here and lost."""
+    before = list_before(recording, number)
+    lost = len(before) == number and are_lost(recording, own, before, age)
+    return before if lost else ()
 
 
 class Clock:
