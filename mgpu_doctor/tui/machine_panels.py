@@ -1,4 +1,4 @@
-"""The panels of the machine while no job is shown: graphs, and the processes, of which one can be
+"""The panels of the machine: graphs, and, while no job is shown, the processes, of which one can be
 selected and ended on request."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from textual.message import Message
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.keys import ANSWERED_FOR
 from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.machine_graphs import HEIGHT, LOW
 from mgpu_doctor.tui.panels.process_table import listed_processes
 from mgpu_doctor.tui.row_selection import SelectingPanel
 from mgpu_doctor.tui.view import ProcessOrder, View
@@ -20,11 +21,22 @@ class GraphsPanel(Panel):
     """Graphs of the last minutes, drawn for every second frame: they move by whole cells, and cost
     half."""
 
+    @property
+    def full_wish(self) -> int:
+        """Returns the lines of the usual form, without drawing it."""
+        if not self.compact:
+            return self.wish
+        return len(self._lines) // (1 + LOW) * (1 + HEIGHT) + bool(self._lines)
+
     def show(self, frame: Frame, view: View) -> None:
-        drawn = self._shown[0].at if self._shown is not None and self._lines else None
-        is_graphed = frame.diagnosis is None and frame.replay is None
+        drawn = self._shown[0] if self._shown is not None and self._lines else None
         soon = 1.5 * max(1.0, frame.interval)
-        if drawn is None or not is_graphed or not 0 <= frame.at - drawn < soon:
+        if (
+            drawn is None
+            or (drawn.diagnosis is None) != (frame.diagnosis is None)
+            or frame.replay is not None
+            or not 0 <= frame.at - drawn.at < soon
+        ):
             super().show(frame, view)
 
 

@@ -35,12 +35,13 @@ Draw = Callable[[Frame, int, View], Sequence[Text]]
 class Room(NamedTuple):
     """A panel's share of the height of a screen.
 
-    `weight`: its share of the lines if there are too few for all panels; 0: only the lines that the
-    others leave. `least`: with fewer lines it is hidden.
+    `weight`: its share of the lines if there are too few for all panels. `least`: with fewer lines
+    it is hidden. `spare`: it shares only the lines that the others leave.
     """
 
     weight: int
     least: int = 1
+    spare: bool = False
 
 
 class Panel(ScrollView, inherit_bindings=False):
@@ -131,6 +132,11 @@ class Panel(ScrollView, inherit_bindings=False):
             return self.wish
         lines = len(self._draw(self._shown[0], self._cells, self._shown[1]))
         return lines + bool(self._title) if lines else 0
+
+    @property
+    def has_compact(self) -> bool:
+        """Returns whether it has a form with fewer lines."""
+        return self._draw_compact is not None
 
     @property
     def compact(self) -> bool:

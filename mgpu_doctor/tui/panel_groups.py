@@ -5,12 +5,14 @@ machine without a job needs less memory."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui import panels
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import Panel, Room
+from mgpu_doctor.tui.panel_layout import LEAST_SPARE
 from mgpu_doctor.tui.panels import gpu_table, header
 from mgpu_doctor.tui.row_selection import GpusPanel
 
@@ -59,14 +61,19 @@ def _machine_panels() -> Iterator[Panel]:
     from mgpu_doctor.tui.panels import machine_graphs, process_table
 
     yield GraphsPanel(
-        machine_graphs.machine_lines, "Machine", id="machine", room=Room(9, WHOLE), reachable=False
+        machine_graphs.machine_lines,
+        "Machine",
+        id="machine",
+        room=Room(6, WHOLE),
+        reachable=False,
+        compact=partial(machine_graphs.machine_lines, height=machine_graphs.LOW),
     )
     yield ProcessesPanel(
         process_table.process_lines,
         "Processes",
         id="processes",
         entitle=header.processes_title,
-        room=Room(9, 3),
+        room=Room(6, 3),
     )
 
 
@@ -74,7 +81,9 @@ def _add_job_panels(screen: Screen[None]) -> None:
     from textual.containers import Container
 
     from mgpu_doctor.tui.job_panels import FindingsPanel, RanksPanel
+    from mgpu_doctor.tui.machine_panels import GraphsPanel
     from mgpu_doctor.tui.map_panel import MapPanel
+    from mgpu_doctor.tui.panels import machine_graphs
 
     ranks_by_host = MapPanel(
         panels.draw_map, "Ranks by host", id="map", entitle=header.map_title, room=Room(13, 4)
@@ -93,7 +102,21 @@ def _add_job_panels(screen: Screen[None]) -> None:
         entitle=header.findings_title,
         room=Room(6, 2),
     )
-    details = Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
+    details = Panel(
+        panels.draw_selected_finding,
+        "Selected finding",
+        id="details",
+        room=Room(1, LEAST_SPARE, spare=True),
+    )
+    machine = GraphsPanel(
+        machine_graphs.job_machine_lines,
+        "Machine",
+        id="job-machine",
+        room=Room(1, WHOLE, spare=True),
+        reachable=False,
+        compact=partial(machine_graphs.job_machine_lines, height=machine_graphs.LOW),
+    )
     screen.mount(ranks_by_host, before="#gpus")
+    screen.mount(machine, after="#gpus")
     screen.mount(work, findings, details, before="KeyHints")
     work.mount(ranks, heat)  # children given to a container exist only later

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from mgpu_doctor.tui.panel import Panel
 
 FOOTER = 1
-OF_THE_MAP = ("map", "findings")
+LEAST_SPARE = 6
+"""Lines that the others have to leave for a panel that gets only such lines."""
+OF_THE_MAP = ("map", "findings", "details")
 """Tables that stay when the map of ranks is alone."""
 
 
@@ -61,35 +63,57 @@ def arrange(
     if ranks and heat:  # side by side, a rank and its steps are on one line
         heat.lower(max(0, ranks.stays - heat.stays) if beside and heat.stays else 0)
     in_full = sum(panel.wish for panel in panels if panel.room is None)
-    available = height - in_full - FOOTER
+    findings = named.get("findings")
 
-    def share(lines: Callable[[Panel], int]) -> dict[Panel, int]:
-        """Returns the lines of each panel, if `lines` says how many it needs."""
+    def give(available: int, *, spare: bool, compact: Container[Panel]) -> dict[Panel, int]:
+        """Returns the lines of each of these panels, if some are `compact`."""
+
+        def wish(panel: Panel) -> int:
+            if map_only and panel.id not in OF_THE_MAP:
+                return 0
+            return panel.wish if panel in compact else panel.full_wish
+
         wishes = {
-            panel: Wish(0 if map_only and panel.id not in OF_THE_MAP else lines(panel), *room)
+            panel: Wish(wish(panel), room.weight, room.least)
             for panel, room in rooms
-            if room.weight
+            if room.spare is spare
         }
-        if ranks and beside:
+        if ranks and beside and not spare:
             right, left = wishes.pop(beside), wishes[ranks]
             most = max(left.lines, right.lines)
             wishes[ranks] = Wish(most, left.weight + right.weight, left.least)
         return dict(zip(wishes, useful(available, tuple(wishes.values())), strict=True))
 
-    given = share(lambda panel: panel.full_wish)
-    for panel, lines in given.items():
-        panel.compact = lines < panel.full_wish
-    if any(panel.compact for panel in given):
-        given = share(lambda panel: panel.wish)
+    def share(available: int, *, spare: bool) -> dict[Panel, int]:
+        """Returns the lines of each of these panels. Those that would get too few become compact,
+        until none does."""
+        compact: list[Panel] = []
+        given = give(available, spare=spare, compact=compact)
+        while small := [
+            panel
+            for panel, lines in given.items()
+            if panel.has_compact and panel not in compact and lines < panel.full_wish
+        ]:
+            for panel in small:
+                panel.compact = True
+            compact += small
+            given = give(available, spare=spare, compact=compact)
+        for panel in given:
+            panel.compact = panel in compact
+        return given
+
+    available = height - in_full - FOOTER
+    given = share(available, spare=False)
     rest = available - sum(given.values())
     if ranks and beside:
         given[beside] = given[ranks]
-    for panel, room in rooms:
-        if not room.weight:
-            findings = named["findings"]
-            panel.wanted = bool(findings.wish) and rest >= room.least
-            if given[findings] and not panel.wanted:
-                given[findings] += rest
-            given[panel] = rest
+    if findings:
+        for panel, room in rooms:
+            if room.spare:
+                panel.wanted = bool(findings.wish) and rest >= LEAST_SPARE
+        more = share(rest, spare=True)
+        given |= more
+        if given[findings] and not any(more.values()):
+            given[findings] += rest
     for panel, lines in given.items():
         panel.take(lines)

@@ -1,5 +1,4 @@
-"""The last minutes of this machine in braille, while no job is shown: GPUs, cores, memory, disks
-and network. Pure.
+"""The last minutes of this machine in braille: GPUs, cores, memory, disks and network. Pure.
 
 A column without samples is blank; one that is zero has its lowest dot.
 """
@@ -12,22 +11,24 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from mgpu_doctor.formatting import UNKNOWN, format_bytes
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_seconds
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.braille import DOTS, KIBI, area_rows, levels, nice
 from mgpu_doctor.tui.panels.table_cells import DIM, FULLEST, HIGH, assemble, join_parts
 from mgpu_doctor.tui.view import View
 
-HEIGHT = 4
-"""Lines of a graph below its title."""
+HEIGHT, LOW = 4, 2
+"""Lines of a graph below its title: usually, and where there are few."""
 GAP = 2
 """Cells between two graphs."""
 SCALE = 7
 """Cells of the axis: `100 %`, `1.5 MiB`."""
-NARROWEST = 24
+NARROWEST = 22
 """Cells that a graph has at least; where there is less room, graphs are below each other."""
-BESIDE = (6, 3, 2, 1)
+BESIDE = (6, 4, 3, 2, 1)
 """Graphs next to each other."""
+MOST_BESIDE = 3
+"""Of them, while no job is shown: the wider, the longer they reach back."""
 LEAST_TOP = 1024.0
 """Bytes per second at the top of an axis, at least: less is noise."""
 
@@ -58,16 +59,31 @@ HOST_PLOTS = (
 )
 
 
-def machine_lines(frame: Frame, width: int, _view: View) -> Sequence[Text]:
+def machine_lines(frame: Frame, width: int, _view: View, *, height: int = HEIGHT) -> Sequence[Text]:
     """Returns the graphs; empty while a job is shown, or before there are two samples."""
-    if frame.diagnosis is not None or frame.history is None or frame.replay is not None:
+    return _graph_lines(frame, width, height, MOST_BESIDE) if frame.diagnosis is None else []
+
+
+def job_machine_lines(
+    frame: Frame, width: int, _view: View, *, height: int = HEIGHT
+) -> Sequence[Text]:
+    """Returns the graphs while a job of this machine alone is shown."""
+    of_job = frame.diagnosis is not None and len(frame.hosts) <= 1
+    return _graph_lines(frame, width, height, max(BESIDE)) if of_job else []
+
+
+def _graph_lines(frame: Frame, width: int, height: int, most: int) -> Sequence[Text]:
+    if frame.history is None or frame.replay is not None:
         return []
     with_gpus = frame.devices is not None and bool(frame.devices.devices)
     plots = [*(GPU_PLOTS if with_gpus else ()), *HOST_PLOTS]
-    beside = next((n for n in BESIDE if len(plots) % n == 0 and _room(width, n) >= NARROWEST), 1)
+    fitting = (n for n in BESIDE if n <= most and _room(width, n) >= NARROWEST)
+    beside = next((n for n in fitting if len(plots) % n == 0), 1)
     room = max(1, _room(width, beside))
-    values = _read(frame, plots, 2 * room)
-    drawn = [_draw(plot, read, room) for plot, read in zip(plots, values, strict=True)]
+    seconds = 2 * room * max(1.0, frame.interval)
+    values = _read(frame, plots, 2 * room, seconds)
+    ago = format_seconds(round(seconds))
+    drawn = [_draw(plot, read, room, height, ago) for plot, read in zip(plots, values, strict=True)]
     return [
         join_parts(row, GAP)
         for first in range(0, len(plots), beside)
@@ -79,9 +95,9 @@ def _room(width: int, beside: int) -> int:
     return (width - GAP * (beside - 1)) // beside - SCALE - 1
 
 
-def _read(frame: Frame, plots: Sequence[Plot], columns: int) -> list[list[float]]:
-    """Returns the values of each graph, in columns of a second or a frame until now, oldest first;
-    NaN: not sampled."""
+def _read(frame: Frame, plots: Sequence[Plot], columns: int, seconds: float) -> list[list[float]]:
+    """Returns the values of each graph, in columns of the last `seconds`, oldest first; NaN: not
+    sampled."""
     from mgpu_doctor.live.history_collector import HostPast
     from mgpu_doctor.live.history_measures import OF_ALL_DEVICES, OF_COUNTERS, OF_HOST
     from mgpu_doctor.live.history_series import EMPTY, mean_columns
@@ -95,7 +111,7 @@ def _read(frame: Frame, plots: Sequence[Plot], columns: int) -> list[list[float]
         (False, past.use, tuple(OF_HOST)),
         (False, past.counted, OF_COUNTERS),
     )
-    start = frame.at - columns * max(1.0, frame.interval)
+    start = frame.at - seconds
     read = {}
     for of_gpus, trace, measures in sources:
         names = {measure.name: place for place, measure in enumerate(measures)}
@@ -116,7 +132,8 @@ def _read(frame: Frame, plots: Sequence[Plot], columns: int) -> list[list[float]
     ]
 
 
-def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
+def _draw(plot: Plot, values: Sequence[float], room: int, height: int, ago: str) -> list[Text]:
+    """Returns a graph. `ago`: how far it reaches back, shown if there is room."""
     known = [value for value in values if not math.isnan(value)]
     newest, top = known[-1] if known else None, 1.0
     style = plot.style
@@ -125,11 +142,13 @@ def _draw(plot: Plot, values: Sequence[float], room: int) -> list[Text]:
     elif plot.alarms and newest is not None and newest >= HIGH:
         style = "red" if newest >= FULLEST else "yellow"
     shown = _write(plot, newest)
-    blank = " " * max(0, SCALE - 1 + room - len(plot.title) - len(shown))
-    head = assemble((plot.title, "bold"), ("  ", ""), (shown, style), (blank, ""))
+    left = SCALE - 1 + room - len(plot.title) - len(shown)
+    past = ago if len(ago) < left else ""
+    blank = " " * max(0, left - len(past))
+    head = assemble((plot.title, "bold"), ("  ", ""), (shown, style), (blank, ""), (past, DIM))
     ends = ("100 %", "0 %") if plot.is_share else (format_bytes(int(top)), "0 B")
-    scales = [ends[0], *[""] * (HEIGHT - 2), ends[1]]
-    rows = area_rows(levels([value / top for value in values], DOTS * HEIGHT), HEIGHT)
+    scales = [ends[0], *[""] * (height - 2), ends[1]]
+    rows = area_rows(levels([value / top for value in values], DOTS * height), height)
     return [
         head,
         *(

@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame, GpuKey
+from mgpu_doctor.live.history_collector import Collector
+from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panel_layout import Wish, shared, useful
 from tests.support.frames import AT, EIGHT_GPUS, HOST, STRAGGLER, gpu
@@ -78,6 +81,39 @@ async def test_a_small_screen_lists_all_gpus_beside_the_verdict() -> None:
         await until(pilot, lambda: app.view.gpu == GpuKey(None, 3), "the end of the left column")
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: len(_rows(app, "GPUs")) == 9, "a line for each")
+
+
+@pytest.mark.parametrize(
+    ("size", "job", "graphs", "finding"),
+    [
+        ((80, 24), False, 0, False),
+        ((100, 30), False, 6, False),
+        ((120, 40), False, 10, False),
+        ((80, 24), True, 0, False),
+        ((120, 40), True, 0, True),
+        ((120, 48), True, 6, True),
+        ((200, 60), True, 5, True),
+    ],
+)
+async def test_lines_that_are_left_show_the_past_of_the_machine(
+    size: tuple[int, int], job: bool, graphs: int, finding: bool
+) -> None:
+    sample, collector = DeviceSample(AT, tuple(map(gpu, range(8)))), Collector()
+    for ago in (2, 1, 0):
+        collector.add_devices(structs.replace(sample, at=AT - ago))
+        collector.add_host(structs.replace(HOST, at=AT - ago))
+    processes = tuple(ListedProcess(pid, gpus=(0,)) for pid in range(20))
+    past = collector.history(AT)
+    idle = Frame(at=AT, source="live", host=HOST, processes=processes)
+    frame = replace(STRAGGLER if job else idle, devices=sample, history=past)
+    app = TopApp(Still(frame), interval=3600)
+    async with app.run_test(size=size) as pilot:
+        await shown(pilot)
+        last = "Findings" if job else "Processes"
+        await until(pilot, lambda: last in screen_text(app), "all panels")
+        assert ("Selected finding" in screen_text(app)) is finding
+        assert len(_rows(app, "Machine") if "─Machine─" in screen_text(app) else ()) == graphs
+        assert len(_rows(app, "GPUs")) in (4, 9), "all GPUs are listed"
 
 
 async def test_a_warning_of_a_gpu_is_seen_where_two_are_in_a_line() -> None:
