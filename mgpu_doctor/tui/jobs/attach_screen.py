@@ -6,7 +6,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -24,13 +24,15 @@ from textual.widgets import DataTable, Static
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.untrusted_json import read_object
-from mgpu_doctor.formatting import UNKNOWN, format_seconds
+from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.live_recordings import living
 from mgpu_doctor.report import text
 from mgpu_doctor.report.command_names import find_script
 from mgpu_doctor.tui.jobs.stopping import offer_stop
 from mgpu_doctor.tui.keys import KeyHints
+from mgpu_doctor.tui.panels.process_table import format_age
+from mgpu_doctor.tui.panels.table_cells import Column, fitting
 
 MOST_LISTED = 64
 MOST_MAPS = 1 << 20
@@ -207,11 +209,19 @@ EVERY = 2.0
 LEAST_REST = 50.0
 """Sleeps this many times as long as a scan took: at most 2 % of a core."""
 NOBODY = "No training job is running on this machine. Press n on the first screen to start one."
-COLUMNS = {
-    "observed": 8, "pid": 7, "user": 8, "ranks": 6, "launcher": 9, "framework": 10, "age": 10,
-    "GPUs": 6,
-}  # fmt: skip
-"""Column titles and widths; the command takes the remaining width."""
+COLUMNS = (
+    Column("observed", 8),
+    Column("pid", 7),
+    Column("user", 8),
+    Column("ranks", 6),
+    Column("launcher", 9, rank=1),
+    Column("framework", 10, rank=2),
+    Column("age", 8),
+    Column("GPUs", 6),
+)
+"""The command takes the remaining width."""
+LEAST_COMMAND = 20
+"""Cells that the command has at least, while columns can be left out for it."""
 
 
 class AttachScreen(ModalScreen[Listed | None]):
@@ -222,6 +232,11 @@ class AttachScreen(ModalScreen[Listed | None]):
     AttachScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
     AttachScreen DataTable { height: 1fr; overflow-x: hidden; }
     AttachScreen VerticalScroll { height: 8; border-top: solid $primary-darken-1; }
+    AttachScreen DataTable, AttachScreen VerticalScroll {
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+    }
+    AttachScreen Static { padding-right: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "attach", "attach", priority=True),
@@ -252,12 +267,12 @@ class AttachScreen(ModalScreen[Listed | None]):
         yield KeyHints()
 
     def on_mount(self) -> None:
-        table = self._table
-        for title, width in COLUMNS.items():
-            table.add_column(title, width=width + 1, key=title)
-        table.add_column("command", key="command")
-        table.focus()
+        self._table.focus()
         self._refresh()
+
+    def on_resize(self) -> None:
+        if self._listed is not None:
+            self.call_after_refresh(self._show, self._listed)
 
     def on_unmount(self) -> None:
         self._leaving.set()
@@ -284,9 +299,17 @@ class AttachScreen(ModalScreen[Listed | None]):
         self._listed = listed
         table = self._table
         devices = self._devices()
-        table.clear()
+        room = table.scrollable_content_region.width - 1  # what is left of the scroll bar
+        columns = fitting(COLUMNS, room, LEAST_COMMAND)
+        command = max(1, room - sum(column.width + 1 for column in columns))
+        table.clear(columns=True)
+        for column in columns:
+            table.add_column(column.title, width=column.width + 1)
+        table.add_column("command", width=command + 1)
         for job in listed:
-            table.add_row(*_cells(job, gpus_of(job, devices)), key=job.subject)
+            cells = _cells(job, gpus_of(job, devices), columns)
+            script = _begun(_script(job.command), command)
+            table.add_row(*cells, script, key=job.subject)
         subjects = [job.subject for job in listed]
         if chosen is not None and chosen.subject in subjects:
             table.move_cursor(row=subjects.index(chosen.subject))
@@ -324,6 +347,9 @@ class AttachScreen(ModalScreen[Listed | None]):
 def details(job: Listed) -> Text:
     """Returns what is known of a job beyond its row, and what cannot be observed."""
     lines = Text(text.line(job.command), style="bold")
+    software = " under ".join(filter(None, (job.framework, job.launcher)))
+    if software:
+        lines.append(f"\n{text.line(software)}", style="not bold")
     if job.recording is not None:
         lines.append(f"\nunder observation: {text.line(str(job.recording))}", style="not bold")
     if job.container is not None:
@@ -333,7 +359,7 @@ def details(job: Listed) -> Text:
     return lines
 
 
-def _cells(job: Listed, gpus: str) -> list[Text]:
+def _cells(job: Listed, gpus: str, columns: Sequence[Column]) -> list[Text]:
     known = {
         "observed": "yes" if job.recording is not None else "no",
         "pid": str(job.pid),
@@ -341,14 +367,17 @@ def _cells(job: Listed, gpus: str) -> list[Text]:
         "ranks": _ranks(job),
         "launcher": job.launcher,
         "framework": job.framework,
-        "age": None if job.age is None else format_seconds(float(int(job.age))),
+        "age": None if job.age is None else format_age(job.age),
         "GPUs": gpus or "-",
     }
-    cells = [
-        Text(text.cut(text.line(known[title] or UNKNOWN), width))
-        for title, width in COLUMNS.items()
-    ]
-    return [*cells, Text(text.cut(text.line(_script(job.command)), 200))]
+    return [_begun(known[column.title] or UNKNOWN, column.width) for column in columns]
+
+
+def _begun(words: str, width: int) -> Text:
+    """Returns the first `width` cells, with an ellipsis if there are more."""
+    begun = Text(text.line(words))
+    begun.truncate(width, overflow="ellipsis")
+    return begun
 
 
 def _script(command: str) -> str:

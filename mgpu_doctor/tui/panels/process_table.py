@@ -162,7 +162,7 @@ def _row(process: ListedProcess, depth: int, columns: Sequence[Column], at: floa
         GPU_MEMORY: format_bytes(process.gpu_memory) if process.gpus else "-",
         CPU: UNKNOWN if process.cores is None else f"{100 * process.cores:.0f} %",
         MEMORY: format_bytes(process.resident),
-        AGE: UNKNOWN if age is None else _format_age(age),
+        AGE: UNKNOWN if age is None else format_age(age),
     }
     styles = {CPU: "bold green" if busy else "", GPU: "bold cyan" if process.gpus else DIM}
     parts = [cell(cells[column], column, styles.get(column, "")) for column in columns]
@@ -171,8 +171,8 @@ def _row(process: ListedProcess, depth: int, columns: Sequence[Column], at: floa
     return join_parts([*parts, command])
 
 
-def _format_age(seconds: float) -> str:
-    """`7 s`, `14 min`, `1 h 27`, `3 d 4 h`."""
+def format_age(seconds: float) -> str:
+    """Returns `7 s`, `14 min`, `1 h 27`, `3 d 4 h`."""
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if not minutes:
         return f"{seconds:.0f} s"

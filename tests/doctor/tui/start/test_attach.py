@@ -83,6 +83,21 @@ async def test_enter_gives_the_job_and_what_cannot_be_seen_is_reported() -> None
         await until(pilot, lambda: app.results == [FOREIGN], "the choice")
 
 
+async def test_on_a_narrow_screen_columns_make_room_for_the_command() -> None:
+    many = tuple(
+        replace(OBSERVED, pid=pid, recording=Path(f"/runs/{pid}")) for pid in range(100, 130)
+    )
+    app = ScreenApp(AttachScreen(lambda: many))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await listed(pilot)
+        await until(pilot, lambda: "torch under torchrun" in screen_text(app), "its details")
+        _, head, row, *_ = screen_text(app).splitlines()
+        assert head.split() == "│ observed pid user ranks age GPUs command │".split()
+        assert row.rstrip("│▁▂▃▄▅▆▇█ ").endswith("4 of 8 1 h 02   -      train.py --config config…")
+        await pilot.resize_terminal(120, 24)
+        await until(pilot, lambda: "config configs/large.yaml  " in screen_text(app), "more room")
+
+
 @pytest.mark.slow
 async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
     now = [OBSERVED, FOREIGN]
