@@ -136,24 +136,29 @@ class Replay:
                 position = position._replace(at=position.start)
             self._position = position._replace(paused=not position.paused)
 
-    def step(self, seconds: float) -> None:
-        """Moves by this many recorded seconds."""
+    def step(self, seconds: float) -> bool:
+        """Moves by this many recorded seconds. Returns whether it moved."""
         with self._lock:
+            before = self._position.at
             self._move(seconds)
+            return self._position.at != before
 
-    def seek(self, share: float) -> None:
-        """Goes to a share 0..1 of the recording."""
+    def seek(self, share: float) -> bool:
+        """Goes to a share 0..1 of the recording. Returns whether it was elsewhere."""
         with self._lock:
             position = self._position
-            span = position.end - position.start
-            self._position = position._replace(at=position.start + share * span)
+            at = position.start + share * (position.end - position.start)
+            self._position = position._replace(at=at)
+            return position.at != at
 
-    def faster(self, steps: int) -> None:
-        """Moves this many places up (or down) in `SPEEDS`."""
+    def faster(self, steps: int) -> bool:
+        """Moves this many places up (or down) in `SPEEDS`. Returns whether the speed changed."""
         with self._lock:
-            place = SPEEDS.index(self._position.speed) + steps
+            before = self._position.speed
+            place = SPEEDS.index(before) + steps
             speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
             self._position = self._position._replace(speed=speed)
+            return speed != before
 
     def _move(self, seconds: float) -> None:
         position = self._position

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
+from textual.notifications import Notification
 from textual.reactive import reactive
 from textual.screen import Screen
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from textual.dom import DOMNode
     from textual.driver import Driver
     from textual.events import Key
+    from textual.notifications import Notify
 
     from mgpu_doctor.case.device_samples import DeviceSample
     from mgpu_doctor.findings import Diagnosis, Finding
@@ -47,7 +49,6 @@ if TYPE_CHECKING:  # keeps what keys open out of the first frame's imports
     from mgpu_doctor.tui.screens.graph_selection import Choice
     from mgpu_doctor.tui.view import RankKey
 
-STEP_SECONDS = 1.0
 USUAL = "-usual"
 WIDE, WIDE_FROM = "-wide", 170
 """A style-sheet class, and the screen width from which it applies. Applied shortly after a
@@ -60,7 +61,6 @@ NOTICED_FOR = 20.0
 """Seconds that a sentence from before the first frame stays on the screen."""
 KEYS_AFTER = 0.5
 """Seconds after the start at which the keys are shown even without a frame. A choice."""
-TENTHS = 10
 MOMENT = 0.01
 """Seconds after an event at which a replay that goes to it shows it."""
 
@@ -74,6 +74,7 @@ class TopApp(ThemedApp):
     # Textual declares these as instance variables: no ClassVar here.
     HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, USUAL), (WIDE_FROM, WIDE)]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
+    NOTIFICATION_TIMEOUT = keys.ANSWERED_FOR
 
     frame: reactive[Frame | None] = reactive(None, init=False, repaint=False)
     view: reactive[View] = reactive(View(), init=False, repaint=False)
@@ -100,6 +101,8 @@ class TopApp(ThemedApp):
         self._panels: tuple[Panel, ...] = ()
         """Those of the main screen; empty until it is open."""
         self._missed: set[str] = set()
+        self._answer = Notification("", timeout=0.0)
+        """What was answered last to a key."""
 
     def get_driver_class(self) -> type[Driver]:
         """Returns Textual's driver; for a terminal, one that sleeps while there are no keys."""
@@ -113,7 +116,7 @@ class TopApp(ThemedApp):
     def get_default_screen(self) -> Screen[Any]:
         """Returns the main screen, which has the class of usual widths at once: a class that comes
         with the size styles the whole screen a second time before the first frame."""
-        return Screen(classes=USUAL)
+        return panel_groups.MainScreen(classes=USUAL)
 
     def compose(self) -> ComposeResult:
         yield from panel_groups.first_panels()
@@ -196,10 +199,16 @@ class TopApp(ThemedApp):
         if self._panels:
             self.call_after_refresh(self._arrange)
 
+    def on_driver_signal_resume(self) -> None:
+        """Draws all of the screen: the terminal has kept nothing of it (ctrl+z)."""
+        self.screen.refresh()
+
     def _arrange(self) -> None:
         size = self.screen_stack[0].size
         wide = size.width >= WIDE_FROM
         panel_layout.arrange(self._panels, size.height, side_by_side=wide, map_only=self.view.alone)
+        if self.screen_stack[0].focused is None:
+            panel_groups.focus_first(self._panels)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = self.screen in self._pages()
@@ -208,14 +217,21 @@ class TopApp(ThemedApp):
             return False
         if action == "step" and self.focused is not None and self.focused.id == "map":
             return False  # the arrows move on the map
-        if action in keys.REPLAY_ACTIONS:
-            return isinstance(self._frames.source, Player) and not on_a_page
-        if action in keys.NOT_NOW:
-            return self._works_now(action)
-        return super().check_action(action, parameters)
+        if action in keys.REPLAY_ACTIONS and on_a_page:
+            return False
+        return self._why_not(action) is None and super().check_action(action, parameters)
+
+    def _why_not(self, action: str) -> str | None:
+        """Returns why an action has nothing to work on now; None: it works."""
+        if action in ("stop", "try_fix") and self._readonly:
+            return keys.READONLY
+        if action == "stop" and isinstance(self._frames.source, Player):
+            return keys.REPLAYED
+        return None if self._works_now(action) else keys.NOT_NOW[action]
 
     def _works_now(self, action: str) -> bool:
-        """Returns whether one of the actions of `NOT_NOW` has something to work on."""
+        if action in keys.REPLAY_ACTIONS:
+            return isinstance(self._frames.source, Player)
         if action in ("details", "copy_fix", "try_fix"):
             return bool(_findings(self.frame))
         if action in ("sort", "reverse", "map"):
@@ -223,7 +239,7 @@ class TopApp(ThemedApp):
         if action == "next_job":
             others = self.frame is not None and bool(self.frame.others)
             return others and isinstance(self._frames.source, Chooser)
-        return self._diagnosis is not None and not isinstance(self._frames.source, Player)
+        return action not in ("diagnosis", "stop") or self._diagnosis is not None
 
     async def run_action(
         self,
@@ -246,10 +262,19 @@ class TopApp(ThemedApp):
 
     def on_key(self, event: Key) -> None:
         """Answers a key that does nothing at the moment."""
-        if len(self.screen_stack) > 1 or event.key in self.screen.active_bindings:
+        if event.key in self.screen.active_bindings:
             return
-        if why := keys.why_not(self, event.key):
-            self.notify(why, timeout=keys.ANSWERED_FOR, markup=False)
+        action = keys.find_action(event.key)
+        if action is not None and (why := self._why_not(action)):
+            self.notify(why, markup=False)
+        elif event.is_printable or event.key == "enter":
+            self.notify(keys.name_unused(self, event.key), markup=False)
+
+    def on_notify(self, event: Notify) -> None:
+        """Shows the answer to a key in place of the one before: they would cover the screen."""
+        if event.notification.severity == "information":
+            self._answer.timeout = 0.0  # it has expired when Textual looks for those to show
+            self._answer = event.notification
 
     def action_keys(self) -> None:
         from mgpu_doctor.tui.screens.base import help_page
@@ -275,17 +300,7 @@ class TopApp(ThemedApp):
             self.push_screen(FindingPage("Finding", FindingDetails(finding, *known, rule)))
 
     def action_copy_fix(self) -> None:
-        finding = self._selected_finding
-        fix = finding.fixes[0] if finding is not None and finding.fixes else None
-        if fix is None:
-            self.notify(keys.NOT_NOW["copy_fix"], timeout=keys.ANSWERED_FOR, markup=False)
-        else:
-            self.copy_to_clipboard(text.to_copy(fix.how, fix.summary))
-            self.notify(
-                f"Copied, if the terminal allows it (OSC 52): {text.line(fix.summary)}",
-                timeout=keys.ANSWERED_FOR,
-                markup=False,
-            )
+        keys.copy_fix(self, self._selected_finding)
 
     def action_try_fix(self) -> None:
         from mgpu_doctor.tui.jobs.trial_screen import offer_trials
@@ -328,7 +343,7 @@ class TopApp(ThemedApp):
             share = (message.at + MOMENT - position.start) / (position.end - position.start)
             self._steer(lambda player: player.seek(max(0.0, min(1.0, share))))
             if not position.paused:
-                self._steer(lambda player: player.pause())
+                self.action_pause()
 
     def action_reverse(self) -> None:
         self.view = self.view._replace(reversed=not self.view.reversed)
@@ -379,6 +394,7 @@ class TopApp(ThemedApp):
 
         last = latest()
         if last is None:
+            self.notify(keys.NO_RECORDING, markup=False)
             return
         try:
             self._show_from(Replay(last, self._settings))
@@ -393,23 +409,25 @@ class TopApp(ThemedApp):
         self._steer(lambda player: player.pause())
 
     def action_step(self, by: int) -> None:
-        self._steer(lambda player: player.step(by * STEP_SECONDS))
+        self._steer(lambda player: player.step(by * keys.STEP_SECONDS), keys.AT_END[by > 0])
 
     def action_leap(self, by: int) -> None:
         position = self.frame.replay if self.frame is not None else None
         if position is not None:
             span = position.end - position.start
-            self._steer(lambda player: player.step(by * span / TENTHS))
+            self._steer(lambda player: player.step(by * span / keys.TENTHS), keys.AT_END[by > 0])
 
     def action_speed(self, by: int) -> None:
-        self._steer(lambda player: player.faster(by))
+        self._steer(lambda player: player.faster(by), keys.NO_SPEED[by > 0])
 
     def action_seek(self, share: float) -> None:
-        self._steer(lambda player: player.seek(share))
+        self._steer(lambda player: player.seek(share), keys.AT_END[share > 0])
 
-    def _steer(self, change: Callable[[Player], None]) -> None:
+    def _steer(self, change: Callable[[Player], bool | None], why_not: str = "") -> None:
+        """Changes the replay. `why_not`: the answer if nothing changed."""
         if isinstance(self._frames.source, Player):
-            change(self._frames.source)
+            if change(self._frames.source) is False and why_not:
+                self.notify(why_not, markup=False)
             self._frames.hasten()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:

@@ -35,13 +35,15 @@ class RanksPanel(SelectingPanel[RankKey]):
         """Selects a rank by its number, typed digit by digit, if there is such a rank."""
         if event.character is None or event.character not in "0123456789":
             return
+        event.stop()
         ranks = {rank.rank: rank for rank in self._ranks}
         for typed in (self._typed + event.character, event.character):
             rank = ranks.get(int(typed))
             if rank is not None:
                 self.choose(RankKey.of(rank))
                 self._typed = typed
-                break
+                return
+        self.notify(f"There is no rank {event.character}.", markup=False)
 
     @property
     def rows(self) -> list[RankKey]:

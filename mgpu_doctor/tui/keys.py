@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.keys import format_key
 from textual.widgets import Footer, Label
+
+from mgpu_doctor.report import text
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import Finding
 
 ANSWERED_FOR = 4.0
 """Seconds that the answer to a key stays on the screen."""
+TMUX_WITHIN = 2.0
+"""Seconds after which tmux has not answered."""
+STEP_SECONDS = 1.0
+TENTHS = 10
+"""How far the arrows and `<` `>` move a replay."""
 SECONDS = Binding.Group("1 s", compact=True)
 LEAPS = Binding.Group("a tenth", compact=True)
 SPEED = Binding.Group("speed", compact=True)
@@ -178,20 +190,60 @@ def list_bindings() -> list[Binding]:
     return [binding for binding in BINDINGS if isinstance(binding, Binding) and binding.tooltip]
 
 
-def why_not(app: App[Any], key: str) -> str | None:
-    """Returns why this key does nothing at the moment; None if it works, or is no key of the live
-    screen."""
-    for binding in BINDINGS:
-        if isinstance(binding, Binding) and key in binding.key.split(","):
-            name = binding.action.partition("(")[0]
-            if app.check_action(name, ()):
-                return None
-            if name in REPLAY_ACTIONS:
-                return "This key works in a replay; p plays the last recording."
-            return NOT_NOW.get(name)
-    return None
+def find_action(key: str) -> str | None:
+    """Returns the action of this key of the live screen; None: it is none of its keys."""
+    bindings = (binding for binding in BINDINGS if isinstance(binding, Binding))
+    actions = (each.action.partition("(")[0] for each in bindings if key in each.key.split(","))
+    return next(actions, None)
 
 
+def name_unused(app: App[Any], key: str) -> str:
+    """Returns the answer to a key that has no meaning on the open page."""
+    help_works = "question_mark" in app.screen.active_bindings
+    return f"{format_key(key)} does nothing here.{' ? shows the keys.' if help_works else ''}"
+
+
+def copy_fix(app: App[Any], finding: Finding | None) -> None:
+    """Copies the finding's first fix."""
+    fix = finding.fixes[0] if finding is not None and finding.fixes else None
+    if fix is None:
+        app.notify(NOT_NOW["copy_fix"], markup=False)
+    else:
+        copy(app, text.to_copy(fix.how, fix.summary), text.line(fix.summary))
+
+
+def copy(app: App[Any], words: str, what: str) -> None:
+    """Copies words to the clipboard, and says what has been copied. The terminal is asked with OSC
+    52, also over ssh. tmux ignores that by default, so inside tmux its own command is used."""
+    app.copy_to_clipboard(words)
+    if "TMUX" in os.environ and _give_to_tmux(words):
+        where = "Copied; in tmux, prefix ] pastes it"
+    else:
+        where = "Copied, if the terminal allows it (OSC 52)"
+    app.notify(f"{where}: {what}", markup=False)
+
+
+def _give_to_tmux(words: str) -> bool:
+    """Returns whether tmux has it as its newest buffer; it then passes it on to its terminal, as
+    its `set-clipboard` says."""
+    import subprocess  # not needed for the first frame
+
+    command = ["tmux", "load-buffer", "-w", "-"]
+    try:
+        subprocess.run(
+            command, input=words.encode(), capture_output=True, timeout=TMUX_WITHIN, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+REPLAYED = "This is a replay: there is nothing to stop."
+READONLY = "This screen is --readonly: it starts and stops nothing."
+NO_RECORDING = "There is no recording to play."
+NO_REPLAY = "This key works in a replay; p plays the last recording."
+AT_END = "This is the start of the recording.", "This is the end of the recording."
+NO_SPEED = "There is no slower speed.", "There is no faster speed."
 NO_JOB = "No job is shown: n starts one, a lists those on this machine."
 NOT_NOW = {
     "details": "There is no finding to open.",
@@ -201,7 +253,9 @@ NOT_NOW = {
     "reverse": "There are no ranks to sort.",
     "map": "There are no ranks to show.",
     "next_job": "There is no other job to show.",
+    "diagnosis": NO_JOB,
     "stop": NO_JOB,
+    **dict.fromkeys(REPLAY_ACTIONS, NO_REPLAY),
 }
 """Action -> what the screen answers while it does not work."""
 

@@ -9,7 +9,6 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.keys import ANSWERED_FOR
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.machine_graphs import HEIGHT, LOW
 from mgpu_doctor.tui.panels.process_table import listed_processes
@@ -84,7 +83,7 @@ class ProcessesPanel(SelectingPanel[int]):
     def action_end(self) -> None:
         """Requests the end of the selected process, if it is listed."""
         if self.selected is None:
-            self.notify("Select a process first: ↓.", timeout=ANSWERED_FOR)
+            self.notify("Select a process first: ↓.", markup=False)
         else:
             self.post_message(self.Chosen(self.selected, ended=True))
 

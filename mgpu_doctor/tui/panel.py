@@ -115,11 +115,6 @@ class Panel(ScrollView, inherit_bindings=False):
         first widget that can, even one that is hidden."""
         return super().focusable and self.display
 
-    def on_show(self) -> None:
-        """A panel that is hidden, as until the first frame, cannot have the focus."""
-        if self.TAKES_FOCUS and self.screen.focused is None:
-            self.focus()
-
     @property
     def wish(self) -> int:
         """Returns the lines needed to show everything; 0 if there is nothing to show."""

@@ -4,9 +4,11 @@ machine without a job needs less memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
+
+from textual.screen import Screen
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui import panels
@@ -16,14 +18,27 @@ from mgpu_doctor.tui.panel_layout import LEAST_SPARE
 from mgpu_doctor.tui.panels import gpu_table, header
 from mgpu_doctor.tui.row_selection import GpusPanel
 
-if TYPE_CHECKING:
-    from textual.screen import Screen
-
 WHOLE = 1 << 10
 """A panel's minimum: all its lines."""
 
 # A weight is the panel's lines on an 80 × 24 screen when every panel wants more, doubled. The
 # minimum height shows one row below title, legend and head.
+
+
+class MainScreen(Screen[Any]):
+    """The screen below all pages. Textual would focus its first panel as soon as one is shown; the
+    one whose keys work at once may come later (`focus_first`)."""
+
+    AUTO_FOCUS = ""
+
+
+def focus_first(main_panels: Sequence[Panel]) -> None:
+    """Focuses the panel whose keys work at once; if it is not shown, the first one. Does nothing
+    until the panels of the machine or of a job are there."""
+    if any(panel.TAKES_FOCUS for panel in main_panels):
+        reachable = [panel for panel in main_panels if panel.can_focus and panel.display]
+        for first in sorted(reachable, key=lambda panel: not panel.TAKES_FOCUS)[:1]:
+            first.focus()
 
 
 def first_panels() -> Iterator[Panel]:

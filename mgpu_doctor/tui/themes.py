@@ -54,8 +54,8 @@ _BRIGHT = [
 LIGHT_COLOURS = TerminalTheme((244, 244, 244), (0, 0, 0), _NORMAL, _BRIGHT)
 """The 16 colours of text on a light ground: the contrast of each but the two whites is at least 4.5
 (WCAG AA); of Textual's it is 2.2 for yellow."""
-ROUND = ("textual-dark", LIGHT.name, MONOCHROME.name)
-"""The themes that one key goes through."""
+ROUND = {"textual-dark": "dark", LIGHT.name: "light", MONOCHROME.name: "without colour"}
+"""The themes that one key goes through, and what they are called on the screen."""
 
 
 class NoColour(LineFilter):
@@ -107,5 +107,7 @@ class ThemedApp(App[None]):
 
     def action_next_theme(self) -> None:
         """Switches to the next theme; from an unknown one, to the first."""
-        place = ROUND.index(self.theme) + 1 if self.theme in ROUND else 0
-        self.theme = ROUND[place % len(ROUND)]
+        names = list(ROUND)
+        place = names.index(self.theme) + 1 if self.theme in ROUND else 0
+        self.theme = names[place % len(names)]
+        self.notify(f"Theme: {ROUND[self.theme]}.", markup=False)

@@ -68,6 +68,15 @@ def test_keys_sizes_and_the_way_back(kind: Kind) -> None:
         assert there.restored()
 
 
+def test_y_copies_the_fix(kind: Kind) -> None:
+    folder = recording(runs() / "job", (WAITING, WAITING, SLOW_INPUT, WAITING))
+    with console(kind, shell(str(folder))) as there:
+        awaited(there, FOUND)
+        there.type("y")
+        awaited(there, "Copied")
+        assert "num_workers" in there.copied()
+
+
 def _line_of_keys(screen: str) -> int | None:
     """Counted from 1; the screen's last."""
     lines = enumerate(screen.split("\n"), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import contextlib
 import os
@@ -22,6 +23,7 @@ _PIECES = re.compile(
     r"|(?P<to>\x1b\[(?P<row>\d*)(?:;(?P<column>\d*))?H)"
     r"|(?P<erase>\x1b\[2?J)"
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # colours, and what else does not move the text
+    r"|\x1b\]52;c;(?P<copied>[^\x07\x1b]*)\x07"
     r"|\x1b[\]P][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[^\[\]P]"
     r"|(?P<text>[^\x1b])",
@@ -36,6 +38,8 @@ class Screen:
 
     def __init__(self, rows: int, columns: int) -> None:
         self.modes = {CURSOR: True}
+        self.copied = ""
+        """What the program has put on the clipboard (OSC 52)."""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self.resize(rows, columns)
@@ -66,6 +70,8 @@ class Screen:
             self._row, self._column = int(piece["row"] or 1) - 1, int(piece["column"] or 1) - 1
         elif piece["erase"]:
             self._clear()
+        elif piece["copied"]:
+            self.copied = base64.b64decode(piece["copied"]).decode()
         elif piece["text"]:
             self._put(piece["text"])
 
@@ -103,6 +109,9 @@ class Console(Protocol):
     def restored(self) -> bool:
         """Whether the program left the terminal in the state that a shell needs."""
 
+    def copied(self) -> str:
+        """What a paste gives: in tmux its newest buffer, else the clipboard."""
+
     def vanish(self) -> Callable[[], bool]:
         """Closes the terminal, as a closed window does. Returns a function that tells whether the
         command has ended."""
@@ -131,6 +140,10 @@ class Emulated:
     def restored(self) -> bool:
         modes = self._screen.modes
         return modes[CURSOR] and not modes.get(ALTERNATE) and self._terminal.unchanged()
+
+    def copied(self) -> str:
+        self.text()
+        return self._screen.copied
 
     def vanish(self) -> Callable[[], bool]:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -166,6 +179,9 @@ class Tmux:
 
     def restored(self) -> bool:
         return self._ask("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "0 1\n"
+
+    def copied(self) -> str:
+        return self._ask("show-buffer")
 
     def vanish(self) -> Callable[[], bool]:
         pid = int(self._ask("display-message", "-p", "#{pane_pid}"))

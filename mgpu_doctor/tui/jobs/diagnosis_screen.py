@@ -108,7 +108,9 @@ class DiagnosisScreen(ModalScreen[None]):
             self.query_one("#said", Static).update(Text(text.line(sentence)))
 
     def action_save(self) -> None:
-        if self._diagnosis is not None:
+        if self._diagnosis is None:
+            self.notify("There is no diagnosis to save yet.", markup=False)
+        else:
             name = self.query_one(Input)
             name.value = name.value or default_name(self._diagnosis)
             self.add_class("-naming")

@@ -20,7 +20,7 @@ from textual.widgets import Input, Select, Static
 
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started, Starter, shown, start
-from mgpu_doctor.tui.keys import KeyHints
+from mgpu_doctor.tui.keys import KeyHints, copy
 
 FAULT = "fault"
 RANKS = "ranks"
@@ -357,8 +357,7 @@ class LaunchScreen(ModalScreen[Started | None]):
 
     def action_copy(self) -> None:
         if ready := self._check():
-            self.app.copy_to_clipboard(shown(ready.words))
-            self._say("copied, if the terminal allows it (OSC 52); it is also shown below.", "✓ ")
+            copy(self.app, shown(ready.words), "the command, which is also shown below.")
 
     def action_add_fault(self) -> None:
         if self._check():

@@ -23,9 +23,8 @@ from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.keys import NO_JOB
+from mgpu_doctor.tui.keys import NO_JOB, READONLY
 
-READONLY = "this dashboard is --readonly and stops nothing."
 ANOTHERS = "it belongs to another user: only its owner can stop it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a handler to write a checkpoint. torchrun gives its
@@ -218,6 +217,8 @@ class StopScreen(ModalScreen[bool]):
                 "shares with others (files, GPUs' memory) is left as it is.\n\n"
                 "y: SIGKILL   escape: leave"
             )
+        else:
+            self.notify("SIGKILL only after SIGTERM has not helped: y begins.", markup=False)
 
     def action_leave(self) -> None:
         if self._wants_kill:

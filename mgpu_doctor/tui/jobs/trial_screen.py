@@ -31,9 +31,8 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.proof_text import list_treatments
 from mgpu_doctor.tui.jobs.opening import Turn
 from mgpu_doctor.tui.jobs.starting import shown
-from mgpu_doctor.tui.keys import KeyHints
+from mgpu_doctor.tui.keys import READONLY, KeyHints, copy
 
-READONLY = "this dashboard is --readonly and starts nothing."
 NO_TREATMENT = "No fix of the finding can be tried on this job: see mgpu-doctor treat --list."
 NOT_RECORDED = "Only a job that was started by mgpu-doctor on this machine can be tried again."
 GLANCE = 0.25
@@ -119,7 +118,7 @@ class TrialScreen(ModalScreen[bool]):
         self.set_interval(GLANCE, self._watch)
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(shown(self._words))
+        copy(self.app, shown(self._words), "the command.")
 
     def action_leave(self) -> None:
         """Ends the trials, which then show what they measured so far; then closes the screen."""

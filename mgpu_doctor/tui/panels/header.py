@@ -85,7 +85,8 @@ def _position(replay: Position, at: str, width: int) -> Text:
     passed, span = replay.at - replay.start, replay.end - replay.start
     cells = next(cells for least, cells in BARS if width >= least)
     done = round(cells * max(0.0, min(1.0, passed / max(1e-9, span))))
-    sign = "paused" if replay.paused else f"x{replay.speed:g}"
+    speed = f"x{replay.speed:g}"
+    sign = speed if not replay.paused else "paused" if replay.speed == 1 else f"paused {speed}"
     return Text.assemble(
         (f"replay {sign} ", "bold magenta"),
         ("━" * done, "magenta"),

@@ -202,6 +202,8 @@ def _is_it(subject: Subject, host: str | None, index: int) -> bool:
 
 
 Change = Callable[[Choice, History], Choice]
+AS_FAR_AS_IT_GOES = "That is as far as it goes."
+"""The answer to a key that changes nothing."""
 
 
 class HistoryScreen(FollowingScreen):
@@ -330,7 +332,9 @@ class HistoryScreen(FollowingScreen):
     def _choose(self, change: Change) -> None:
         history = self._frame.history if self._frame else None
         if history is not None:
-            self.choice = change(self.choice, history)
+            before, self.choice = self.choice, change(self.choice, history)
+            if self.choice == before:
+                self.notify(AS_FAR_AS_IT_GOES, markup=False)
             self._draw()
             self.refresh_bindings()
 

@@ -12,7 +12,9 @@ import pytest
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.live_jobs import LiveJobs
+from mgpu_doctor.live.process_list import ListedProcess
 from mgpu_doctor.live.replay import SPEEDS, Replay
+from mgpu_doctor.tui import keys
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.frame_thread import FrameMade
 from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
@@ -170,16 +172,26 @@ async def test_a_finding_begins_with_its_fix_which_a_key_copies() -> None:
         (HEALTHY, "y", "There is no finding with a fix to copy."),
         (HEALTHY, "enter", "There is no finding to open."),
         (NOTHING, "r", "There are no ranks to sort."),
+        (NOTHING, "d", "No job is shown"),
+        (NOTHING, "p", "There is no recording to play."),
+        (replace(STRAGGLER, history=history()), ("g", "l"), "That is as far as it goes."),
+        (STRAGGLER, ("e", "enter"), "⏎ does nothing here. ? shows the keys."),
+        (NOTHING, "k", "k does nothing here. ? shows the keys."),
         (HEALTHY, "r", None),
     ],
 )
 async def test_a_key_that_does_nothing_now_says_why(
-    frame: Frame, key: str, answer: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frame: Frame,
+    key: str | tuple[str, str],
+    answer: str | None,
 ) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
     app = TopApp(Still(frame), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
-        await pilot.press(key)
+        await pilot.press(*key if isinstance(key, tuple) else (key,))
         if answer is None:
             await until(pilot, lambda: "by own work" in screen_text(app), "the other order")
             assert not [*app._notifications]
@@ -188,12 +200,73 @@ async def test_a_key_that_does_nothing_now_says_why(
             assert [answered.message[: len(answer)] for answered in app._notifications] == [answer]
 
 
+async def test_the_newest_answer_takes_the_place_of_the_one_before_but_not_of_an_error() -> None:
+    app = TopApp(Still(HEALTHY), interval=3600)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot)
+        app.notify("A frame is missing.", severity="error")
+        await pilot.press("y", "enter", "j")
+        await until(pilot, lambda: "no other job" in screen_text(app), "the last answer")
+        await until(pilot, lambda: len(app.screen.query("Toast")) == 2, "one answer, one error")
+        assert "There is no finding" not in screen_text(app)
+        assert "A frame is missing." in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("pressed", "answer"),
+    [
+        (["home"], "This is the start of the recording."),
+        (["less_than_sign"], "This is the start of the recording."),
+        (["end", "right"], "This is the end of the recording."),
+        (["plus"] * len(SPEEDS), "There is no faster speed."),
+        (["minus"] * len(SPEEDS), "There is no slower speed."),
+        (["right", "left", "plus", "minus", "end", "home"], None),
+    ],
+)
+async def test_a_replay_at_its_limits_says_so(
+    tmp_path: Path, pressed: list[str], answer: str | None
+) -> None:
+    replay = Replay(recording(tmp_path / "job", (HEALTHY_STEP, WAITING)))
+    replay.pause()
+    app = TopApp(replay, interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press(*pressed)
+        await pilot.pause()
+        said = [each.message for each in app._notifications]
+        assert said == ([] if answer is None else [answer])
+
+
+async def test_the_speed_of_a_paused_replay_is_shown(tmp_path: Path) -> None:
+    app = TopApp(Replay(recording(tmp_path / "job", (HEALTHY_STEP, WAITING))), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press("space")
+        await until(pilot, lambda: "replay paused ─" in screen_text(app), "the pause")
+        await pilot.press("plus")
+        await until(pilot, lambda: "replay paused x2 ─" in screen_text(app), "the speed")
+
+
+async def test_a_replay_is_not_stopped(tmp_path: Path) -> None:
+    app = TopApp(Replay(recording(tmp_path / "job", (HEALTHY_STEP, WAITING))), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("x")
+        await pilot.pause()
+        assert [answer.message for answer in app._notifications] == [keys.REPLAYED]
+        assert "Stop  x" not in {each.title for each in app.get_system_commands(app.screen)}
+
+
 async def test_a_rank_is_selected_and_opened() -> None:
     app = TopApp(Still(STRAGGLER), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         app.query_one("#ranks").focus()
-        await pilot.press("3", "enter")
+        await pilot.press("7", "3")
+        await pilot.pause()
+        answers = [answer.message for answer in app._notifications]
+        assert answers == ["There is no rank 7."], "the 3 is no key without a meaning"
+        await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen), "its page")
         await pilot.press("p", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1, "the screen")
@@ -361,8 +434,21 @@ async def test_when_a_job_comes_its_findings_are_what_keys_move_in() -> None:
         await until(pilot, lambda: getattr(app.focused, "id", "") == "findings", "the findings")
 
 
+async def test_without_a_job_keys_work_in_the_processes_although_gpus_are_shown_first() -> None:
+    machine = replace(NOTHING, devices=EIGHT_GPUS.devices)
+    app = TopApp(Still(machine), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: app.query_one("#gpus").display, "the GPUs")
+        assert app.focused is None
+        process = ListedProcess(7, 1, "ann", ("python",), machine.at)
+        app.post_message(FrameMade(replace(machine, processes=(process,))))
+        await until(pilot, lambda: getattr(app.focused, "id", "") == "processes", "the processes")
+
+
 async def test_when_a_page_closes_no_hidden_panel_gets_the_focus() -> None:
-    app = TopApp(Still(replace(NOTHING, devices=EIGHT_GPUS.devices)), interval=3600)
+    machine = replace(NOTHING, devices=EIGHT_GPUS.devices, history=history())
+    app = TopApp(Still(machine), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         await pilot.press("question_mark")
@@ -474,5 +560,6 @@ async def test_nothing_is_stopped_by_who_only_looks() -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: bool(app.screen.query("Toast")), "it says why not")
+        await until(pilot, lambda: keys.READONLY[:20] in screen_text(app), "it says why not")
         assert len(app.screen_stack) == 1
+        assert "Stop  x" not in {each.title for each in app.get_system_commands(app.screen)}

@@ -31,7 +31,10 @@ async def test_nothing_is_sent_before_yes() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "SIGINT, as by Ctrl-C" in screen_text(app), "the question")
         await check_screen(pilot, "stop")
-        await pilot.press("k", "enter", "escape")
+        await pilot.press("k", "enter")
+        await pilot.pause()
+        assert ["only after SIGTERM" in answer.message for answer in app._notifications] == [True]
+        await pilot.press("escape")
         await until(pilot, lambda: app.results == [False], "the way back")
     assert sender.sent == []
 

@@ -12,10 +12,10 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.tui.jobs.trial_screen import (
     NO_TREATMENT,
     NOT_RECORDED,
-    READONLY,
     TrialScreen,
     offer_trials,
 )
+from mgpu_doctor.tui.keys import READONLY
 from tests.support import diagnoses
 from tests.support.screen_app import ScreenApp
 from tests.support.screens import GOLDEN_SIZE, check_screen, screen_text, until
