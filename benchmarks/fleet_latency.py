@@ -30,7 +30,7 @@ import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside.node.channel_frames import RawFrame
 
-from benchmarks.screen_meter import Screen, first_ends, latencies
+from benchmarks.screen_meter import Screen, cpu_of, first_ends, latencies
 from benchmarks.support import DOCTOR, machine
 from mgpu_doctor.cluster.agent_messages import NewRecords, Tick, parse_message
 from mgpu_doctor.cluster.host_channel import Link
@@ -173,9 +173,17 @@ def measure_screen(
     command = [*DOCTOR, "top", "--hosts", ",".join(pids), "--interval", f"{every:g}"]
     with Screen(command, environment) as screen:
         time.sleep(settle)
-        begin, spent, sent = time.monotonic_ns(), screen.cpu, screen.sent
-        time.sleep(seconds)
-        end, cpu, size = time.monotonic_ns(), screen.cpu - spent, screen.sent - sent
+        begin, sent = time.monotonic_ns(), screen.sent
+        measured = {"top": screen.pid, "its examiner": screen.examiner}
+        spent = {name: cpu_of(pid) for name, pid in measured.items()}
+        memory: dict[str, list[float]] = {name: [] for name in measured}
+        while time.monotonic_ns() - begin < seconds * 1e9:
+            time.sleep(1)
+            for name, pid in measured.items():
+                memory[name] += [] if pid is None else [own_memory(pid)]
+        assert screen.examiner == measured["its examiner"], "it was started again"
+        end, size = time.monotonic_ns(), screen.sent - sent
+        cpu = {name: cpu_of(pid) - spent[name] for name, pid in measured.items()}
         time.sleep(settle)  # what was recorded at the end is shown some time later
     ends = first_ends(path for name in pids for path in (folder / name).glob(f"*{BOX_SUFFIX}"))
     late = latencies(ends, screen.shown, begin, end)
@@ -188,7 +196,12 @@ def measure_screen(
         f"record to screen: {len(late)} steps, {p50:.0f} ms p50, {p99:.0f} ms p99, at most "
         f"{late.max() * 1000:.0f} ms; {updates / passed:.1f} updates of the step per second"
     )
-    print(f"top: {cpu / passed:.1%} of a core, {size / passed / 1e3:.1f} kB/s to the terminal")
+    for name, sizes in memory.items():
+        most = max(sizes, default=0.0)
+        print(
+            f"{name}: {cpu[name] / passed:.1%} of a core, {most:.0f} MB at most (PSS, each second)"
+        )
+    print(f"{size / passed / 1e3:.1f} kB/s to the terminal")
 
 
 def main() -> None:

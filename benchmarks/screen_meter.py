@@ -48,6 +48,7 @@ class Screen:
             env=dict(environment),
             start_new_session=True,
         )
+        self.pid = self._process.pid
         self.shown: list[tuple[int, int]] = []
         """Monotonic nanoseconds, and the newest step that the terminal had received then."""
         self.sent = 0
@@ -66,12 +67,11 @@ class Screen:
         os.close(self._slave)
 
     @property
-    def cpu(self) -> float:
-        """Processor seconds of the command so far, and of its process that examines the job."""
-        pid = self._process.pid
+    def examiner(self) -> int | None:
+        """The process of the command that examines the job; None: there is none now."""
+        pid = self.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        helpers = [child for child in children if EXAMINER in _command_of(child)]
-        return sum(map(_cpu_of, (str(pid), *helpers)))
+        return next((int(child) for child in children if EXAMINER in _command_of(child)), None)
 
     def _read(self) -> None:
         rest, newest = b"", -1
@@ -96,7 +96,10 @@ def _command_of(pid: str) -> bytes:
         return b""
 
 
-def _cpu_of(pid: str) -> float:
+def cpu_of(pid: int | None) -> float:
+    """Processor seconds of a process so far; 0 without one."""
+    if pid is None:
+        return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
