@@ -29,6 +29,9 @@ OPTIONS = (
     *("-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
 )
 _LINES = 6
+SSH_FAILED = 255
+"""The exit code of ssh if it fails, or if what it runs is killed by a signal."""
+_PLACE = re.compile(r"connect to host (\S+) port (\d+): (.+)")
 
 
 _HOST = re.compile(r"[^-\s,][^\s,]{0,254}")
@@ -54,6 +57,11 @@ class OpenSsh:
             if mark in text:
                 reason = f"ssh fails with '{_line_with(mark, last)}'"
                 return Trouble(reason, remedy.format(host=shlex.quote(host)))
+        if code == SSH_FAILED and not last:  # about its own failures ssh says something
+            return Trouble(
+                "the agent there was killed",
+                "it is started again; `dmesg` on it shows whether its memory was full",
+            )
         reason = f"ssh fails with {last_line(text, code)}"
         return Trouble(reason, f"`{self.describe_trial(host)}` must work without a question")
 
@@ -99,6 +107,7 @@ def parse_hosts(given: str) -> tuple[tuple[str, ...], OpenSsh]:
 
 
 def _line_with(mark: str, lines: list[str]) -> str:
-    """The line with this text, without frames of `@`."""
+    """The line with this text, without frames of `@`. What went wrong comes first: a narrow screen
+    cuts the rest off."""
     line = next((line for line in lines if mark in line), mark)
-    return line.strip(" @\t\r").removeprefix("ssh: ")
+    return _PLACE.sub(r"\3 (\1 port \2)", line.strip(" @\t\r").removeprefix("ssh: "))

@@ -239,7 +239,7 @@ def _give_to_tmux(words: str) -> bool:
 
 
 REPLAYED = "This is a replay: there is nothing to stop."
-READONLY = "This screen is --readonly: it starts and stops nothing."
+READONLY = "Nothing is started or stopped here: top shows other hosts, or is --readonly."
 NO_RECORDING = "There is no recording to play."
 NO_REPLAY = "This key works in a replay; p plays the last recording."
 AT_END = "This is the start of the recording.", "This is the end of the recording."

@@ -162,7 +162,7 @@ def test_if_the_first_two_nodes_are_lost_the_next_one_reports(
     assert (code, other_code) == (1, 1)
     silent = "hosts node-c and node-d, the first 2 nodes, do not answer:"
     assert f"mgpu-doctor: {silent} this node reports." in first
-    assert "host node-c: ssh fails with 'connect to host" in first
+    assert f"({hosts.address('node-c')} port 22)'; host node-d: ssh fails with" in first
     parts = [recording_of(tmp_path / name) for name in NAMES]
     assert (
         f"mgpu-doctor: node 4 of 4 has ended; {silent} node-a prints the diagnosis; the recording "

@@ -178,6 +178,12 @@ def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
         rows = _rows_of_common(each_once(numbers, keys_of))
         if rows is not None and _in_step(records, rows):
             return rows, joined_by
+    if max(int(record["step"][0]) for record in records) > min(
+        int(record["step"][-1]) for record in records
+    ):
+        raise UnjoinableError(
+            f"the newest {max(map(len, records)):,} steps of the ranks have none in common"
+        )
     raise UnjoinableError("neither collective sequence numbers nor step counts of the ranks agree")
 
 

@@ -20,7 +20,7 @@ from textual.widgets import Input, Select, Static
 
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started, Starter, shown, start
-from mgpu_doctor.tui.keys import KeyHints, copy
+from mgpu_doctor.tui.keys import READONLY, KeyHints, copy
 
 FAULT = "fault"
 RANKS = "ranks"
@@ -231,7 +231,7 @@ class FaultRows(Vertical):
         self.post_message(self.Changed())
 
 
-READONLY = "this dashboard is --readonly and starts nothing. ctrl+y copies the command."
+COPIES = "ctrl+y copies the command."
 
 
 class LaunchScreen(ModalScreen[Started | None]):
@@ -344,7 +344,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         for row in self._own_rows:
             row.mark(row.option == place)
         if isinstance(outcome, Ready):
-            self._say(READONLY if self._readonly else "")
+            self._say(f"{READONLY} {COPIES}" if self._readonly else "")
             self.query_one("#command", Static).update(shown(outcome.words))
             return outcome
         self._say(outcome.sentence)

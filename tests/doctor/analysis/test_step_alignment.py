@@ -52,13 +52,24 @@ def test_without_a_process_group_steps_are_joined_by_number() -> None:
     assert join(ranks_of(steps)).joined_by == "step number"
 
 
-def test_ranks_whose_counts_never_meet_are_not_joined() -> None:
+@pytest.mark.parametrize(
+    ("times", "ahead", "newest", "why"),
+    [
+        (2, 1, 0, "neither collective sequence numbers nor step counts of the ranks agree"),
+        (1, 1000, 0, "the newest 120 steps of the ranks have none in common"),
+        (1, 50, 40, "the newest 40 steps of the ranks have none in common"),
+    ],
+)
+def test_ranks_whose_counts_never_meet_are_not_joined(
+    times: int, ahead: int, newest: int, why: str
+) -> None:
     steps = records(Synthetic(ranks=2))
     for rank_records in steps:
         rank_records["group_seq"] = 0
-    steps[1]["step"] += 1000
-    with pytest.raises(UnjoinableError, match="neither"):
-        join(ranks_of(steps))
+        rank_records["step"] *= times
+    steps[1]["step"] += ahead
+    with pytest.raises(UnjoinableError, match=why):
+        join(ranks_of(steps), newest=newest)
 
 
 def test_warm_up_is_left_out() -> None:

@@ -49,7 +49,7 @@ def test_no_question_and_no_option_can_come_from_a_name() -> None:
         (
             255,
             "ssh: connect to host node-b port 22: Connection refused\n",
-            "connect to host node-b port 22: Connection refused",
+            "ssh fails with 'Connection refused (node-b port 22)'",
             "no ssh server answers",
         ),
         (
@@ -61,6 +61,7 @@ def test_no_question_and_no_option_can_come_from_a_name() -> None:
         (255, "Timeout, server node-b not responding.\n", "Timeout", "cannot be reached"),
         (255, "client_loop: send disconnect: Broken pipe\n", "Broken pipe", "ssh node-b true"),
         (126, "", "exit code 126", "ssh node-b true"),
+        (255, "", "the agent there was killed", "dmesg"),
         (
             255,
             "ssh: Could not resolve hostname n\\303\\266de: Name or service not known\n",
