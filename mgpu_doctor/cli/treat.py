@@ -8,8 +8,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 NOTHING_HELPS = 1
 LEAST_BUDGET = 30.0
+_PRIVATE_HINT = (
+    " In a trial, it has no network and no shared memory of other processes; --yes runs it with "
+    "both."
+)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -142,25 +146,27 @@ def treat(
 
     treatment = JobTreatment(command, only, wanted, private=not yes, by_memory=by_memory)
 
-    def try_all(folder: Path, left: float, show: Report) -> None:
-        treatment.run(folder, budget=left, steps=steps, report=show)
-
-    stopped = _run_trials(
-        try_all, seconds, private=not yes, measured=lambda: treatment.read_report() is not None
-    )
-    report = treatment.read_report()
-    if report is None:
-        raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
-    _show(report, as_json=as_json)
-    if recording is not None and not by_memory:
-        _keep(report, recording)
-    if output is not None and report.kept:
-        save_text(place / output, _format_file(report), "what helps")
-    elif output is not None:
-        print_message(f"{output} was not written: nothing is shown to help.")
-    if stopped:
-        raise click.exceptions.Exit(128 + stopped)
-    _exit(report)
+    with _note_signals() as signals:
+        _run_trials(
+            lambda folder, left, show: treatment.run(
+                folder, budget=left, steps=steps, report=show, is_stopped=lambda: bool(signals)
+            ),
+            seconds,
+            private=not yes,
+            measured=lambda: treatment.read_report() is not None,
+        )
+        report = treatment.read_report()
+        if report is not None:
+            if recording is not None and not by_memory:
+                _keep(report, recording)
+            if output is not None and report.kept:
+                save_text(place / output, _format_file(report), "what helps")
+            elif output is not None:
+                print_message(f"{output} was not written: nothing is shown to help.")
+            _show(report, as_json=as_json)
+    if report is None or not report.was_tried:
+        _exit(signals, NOTHING_EXAMINED)
+    _exit(signals, 0 if report.kept else NOTHING_HELPS)
 
 
 def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Value]:
@@ -253,17 +259,45 @@ def _search_size(
     except UnknownSizeError as error:
         exit_with(WRONG_USAGE, str(error))
 
-    def try_all(folder: Path, left: float, show: Report) -> None:
-        search.run(folder, budget=left, report=show)
+    with _note_signals() as signals:
+        _run_trials(
+            lambda folder, left, show: search.run(
+                folder, budget=left, report=show, is_stopped=lambda: bool(signals)
+            ),
+            budget,
+            private=private,
+            measured=lambda: bool(search.points),
+        )
+        if search.points:
+            unicode = display_of(sys.stdout)["unicode"]
+            print_text(render_json(search) if as_json else render_sizes(search, unicode=unicode))
+    code = 0 if is_better(search) else NOTHING_HELPS
+    _exit(signals, code if search.points else NOTHING_EXAMINED)
 
-    stopped = _run_trials(try_all, budget, private=private, measured=lambda: bool(search.points))
-    if not search.points:
-        raise click.exceptions.Exit(128 + stopped if stopped else NOTHING_EXAMINED)
-    unicode = display_of(sys.stdout)["unicode"]
-    print_text(render_json(search) if as_json else render_sizes(search, unicode=unicode))
-    if stopped:
-        raise click.exceptions.Exit(128 + stopped)
-    raise click.exceptions.Exit(0 if is_better(search) else NOTHING_HELPS)
+
+@contextmanager
+def _note_signals() -> Iterator[list[int]]:
+    """Yields the signals that asked to stop, as they arrive. They interrupt nothing: a trial is
+    ended, and what was measured is kept and shown, whenever and however often they arrive."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asking}
+    handled = {
+        number: handler
+        for number, handler in before.items()
+        if handler not in (signal.SIG_IGN, None)  # as with `nohup`
+    }
+    for number in handled:
+        signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
 
 
 def _run_trials(
@@ -272,22 +306,13 @@ def _run_trials(
     *,
     private: bool,
     measured: Callable[[], bool],
-) -> int:
-    """Runs all trials; returns the signal that stopped them, 0 for none. Says why they ended early;
-    exits with code 3 if nothing was measured by then, as `measured` says."""
+) -> None:
+    """Runs all trials. Says why they ended early, and whether anything was `measured` by then."""
     from mgpu_doctor.formatting import format_seconds
     from mgpu_doctor.treat.job_treatment import trial_folder, why_not_private
+    from mgpu_doctor.treat.trial_runner import Problem, StoppedError
     from mgpu_doctor.treat.trial_session import BaselineError
 
-    asked: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-        if len(asked) == 1:  # a second one must not interrupt the ending of a trial
-            raise KeyboardInterrupt
-
-    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in handled}
     began = time.monotonic()
     try:
         with trial_folder() as folder, progress_line() as show:
@@ -300,23 +325,13 @@ def _run_trials(
 
             try_all(folder, budget - time.monotonic() + began, report)
     except BaselineError as error:
-        _end_early(str(error), measured)
+        lacks = private and error.first is not None and error.first.problem is Problem.CRASHED
+        print_message(f"{error}{_PRIVATE_HINT if lacks else ''}")
     except OSError as error:
-        _end_early(f"the trials cannot be run ({error.strerror or error}).", measured)
-    except KeyboardInterrupt:
+        print_message(f"the trials cannot be run ({error.strerror or error}).")
+    except StoppedError:
         follows = "what was measured so far follows" if measured() else "nothing was measured yet"
         print_message(f"stopped; {follows}.")
-    finally:
-        for number, handler in before.items():
-            with suppress(TypeError):
-                signal.signal(number, handler)
-    return asked[0] if asked else 0
-
-
-def _end_early(why: str, measured: Callable[[], bool]) -> None:
-    print_message(why)
-    if not measured():
-        raise click.exceptions.Exit(NOTHING_EXAMINED)
 
 
 def _explain_open_trials(why: str) -> str:
@@ -340,13 +355,19 @@ def _show(report: TrialReport, *, as_json: bool) -> None:
 
 
 def _keep(report: TrialReport, recording: Path) -> None:
-    """Keeps the report in the recording, where `diagnose`, `report` and `top` show it."""
+    """Keeps the report in the recording, where `diagnose`, `report` and `top` show it, with what
+    earlier trials showed of other treatments."""
+    from mgpu_doctor.case.untrusted_json import read_object
     from mgpu_doctor.recording.layout import TRIALS
     from mgpu_doctor.recording.write import write_whole
     from mgpu_doctor.treat.trial_report import render_json
 
     try:
-        write_whole(recording / TRIALS, render_json(report).encode())
+        earlier = read_object(recording / TRIALS, root=recording)
+    except (OSError, ValueError):
+        earlier = {}  # there are none that can be read
+    try:
+        write_whole(recording / TRIALS, render_json(report, earlier).encode())
     except OSError as error:
         print_message(f"{recording / TRIALS} cannot be written ({error.strerror}).")
 
@@ -370,9 +391,6 @@ def _format_file(report: TrialReport) -> str:
     return format_treatments(report.kept, remarks, shares)
 
 
-def _exit(report: TrialReport) -> NoReturn:
-    from mgpu_doctor.treat.job_treatment import is_shown_to_help, was_tried
-
-    if is_shown_to_help(report):
-        raise click.exceptions.Exit(0)
-    raise click.exceptions.Exit(NOTHING_HELPS if was_tried(report) else NOTHING_EXAMINED)
+def _exit(signals: Sequence[int], code: int) -> NoReturn:
+    """Exits as the first signal asked, else with this code."""
+    raise click.exceptions.Exit(128 + signals[0] if signals else code)

@@ -4,7 +4,8 @@ RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
   end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
   verdict.json              the diagnosis at its end in a few words, for lists
-  trials.json               what `treat` found for this job (docs/treat.schema.json)
+  trials.json               what `treat` found for this job (docs/treat.schema.json), the newest
+                            session first
   hosts/HOST/
     boxes/HOST.PID.ATTEMPT.box   one black box per rank
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)

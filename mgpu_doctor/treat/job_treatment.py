@@ -22,9 +22,10 @@ from mgpu_doctor.launch.private_view import why_impossible
 from mgpu_doctor.recording.home import home
 from mgpu_doctor.recording.write import private_folder
 from mgpu_doctor.treat.treatment_plan import Candidate, Unfit, plan_treatments
+from mgpu_doctor.treat.trial_outcome import Outcome
 from mgpu_doctor.treat.trial_report import TrialReport, choose_treatments
 from mgpu_doctor.treat.trial_runner import TrialRunner
-from mgpu_doctor.treat.trial_session import Session
+from mgpu_doctor.treat.trial_session import NOT_REACHED, Session
 
 Report = Callable[[str, float], None]
 """Takes what is being done, and the seconds of the budget that are left."""
@@ -46,9 +47,18 @@ class JobTreatment:
     unfit: list[Unfit] = field(default_factory=list)
     complete: bool = False
 
-    def run(self, folder: Path, *, budget: float, steps: int | None, report: Report) -> None:
-        """Tries everything. Raises `BaselineError` if the job cannot be measured as it is."""
-        runner = TrialRunner(self.command, folder, private=self.private)
+    def run(
+        self,
+        folder: Path,
+        *,
+        budget: float,
+        steps: int | None,
+        report: Report,
+        is_stopped: Callable[[], bool] = bool,
+    ) -> None:
+        """Tries everything. Raises `BaselineError` if the job cannot be measured as it is, and
+        `StoppedError`."""
+        runner = TrialRunner(self.command, folder, private=self.private, is_stopped=is_stopped)
         session = Session(
             runner.run,
             budget=budget,
@@ -58,9 +68,7 @@ class JobTreatment:
             by_memory=self.by_memory,
         )
         self.session = session
-        case = session.measure_baseline()
-        if case is not None:
-            self._plan(case)
+        session.measure_baseline(self._plan)
         for candidate in self.candidates:
             session.try_values({candidate.name: candidate.value})
         session.settle(keeps_time=len(self.candidates) > 1)
@@ -76,6 +84,13 @@ class JobTreatment:
         if session is None or not session.plain or session.steps is None:
             return None
         outcomes = session.outcomes()
+        begun = [outcome.values for outcome in outcomes]
+        waiting = [{each.name: each.value} for each in self.candidates]
+        outcomes += [
+            Outcome(values, Verdict.UNTRIED, NOT_REACHED)
+            for values in waiting
+            if values not in begun
+        ]
         memory = [run.memory_bytes for run in session.plain if run.memory_bytes is not None]
         return TrialReport(
             command=self.command,
@@ -121,14 +136,3 @@ def why_not_private(folder: Path) -> str | None:
     scratch.mkdir()
     kept.mkdir()
     return why_impossible(scratch, kept)
-
-
-def is_shown_to_help(report: TrialReport) -> bool:
-    """Whether any treatment helps."""
-    return any(outcome.verdict is Verdict.HELPS for outcome in report.outcomes)
-
-
-def was_tried(report: TrialReport) -> bool:
-    """Whether any treatment was tried."""
-    nothing = (Verdict.UNTRIED, Verdict.DOES_NOT_FIT)
-    return any(outcome.verdict not in nothing for outcome in report.outcomes)

@@ -42,7 +42,7 @@ from mgpu_doctor.treat.memory_room import (
     find_gpu_room,
     is_short,
 )
-from mgpu_doctor.treat.trial_runner import Trial, TrialFailure, TrialRunner
+from mgpu_doctor.treat.trial_runner import Problem, Trial, TrialFailure, TrialRunner
 from mgpu_doctor.treat.trial_session import BaselineError
 
 STEPS = 30
@@ -80,8 +80,13 @@ class Point:
     """Per step, of all ranks."""
     memory_bytes: int | None = None
     """Peak memory of the rank with the most."""
-    reason: str | None = None
-    """Why it was not measured, a clause."""
+    failure: TrialFailure | None = None
+    """Why it was not measured."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was not measured, a clause."""
+        return None if self.failure is None else self.failure.reason
 
     @property
     def per_second(self) -> float | None:
@@ -118,6 +123,7 @@ class SizeSearch:
     _folder: Path = Path()
     _ends: float = 0.0
     _report: Callable[[str, float], None] = lambda *_: None
+    _is_stopped: Callable[[], bool] = bool
     _rank_count: int = 1
     _is_global: bool = False
     _is_on_gpus: bool = False
@@ -148,16 +154,24 @@ class SizeSearch:
                 "--nproc-per-node 2."
             )
 
-    def run(self, folder: Path, *, budget: float, report: Callable[[str, float], None]) -> None:
-        """Tries the sizes. Raises `BaselineError` if the job cannot be measured as it is."""
+    def run(
+        self,
+        folder: Path,
+        *,
+        budget: float,
+        report: Callable[[str, float], None],
+        is_stopped: Callable[[], bool] = bool,
+    ) -> None:
+        """Tries the sizes. Raises `BaselineError` if the job cannot be measured as it is, and
+        `StoppedError`."""
         self.find_settings()
         assert self.batch is not None
-        self._folder, self._report = folder, report
+        self._folder, self._report, self._is_stopped = folder, report, is_stopped
         self._ends = time.monotonic() + budget
         now = self._read_size(self.batch)
         first = self._try(now)
-        if first.step is None:
-            raise BaselineError(f"the job cannot be tried: {first.reason}.")
+        if first.failure is not None:
+            raise BaselineError(f"the job cannot be tried: {first.reason}.", first.failure)
         self.points.append(first)
         if self.goal is Goal.TIME_PER_SAMPLE:
             self._try_rank_counts(now)
@@ -241,7 +255,7 @@ class SizeSearch:
             return False
         reason = self._explain_shortage(size)
         if reason is not None:
-            self.points.append(Point(size, reason=reason))
+            self.points.append(Point(size, failure=TrialFailure(Problem.TOO_LARGE, reason)))
             return False
         self.points.append(self._try(size))
         return self.points[-1].step is not None
@@ -281,13 +295,18 @@ class SizeSearch:
         self._report(describe_size(size, self.goal), left)
         self._count += 1
         command = self.write_command(size)
-        runner = TrialRunner(command, self._folder / f"size-{self._count}", private=self.private)
+        runner = TrialRunner(
+            command,
+            self._folder / f"size-{self._count}",
+            private=self.private,
+            is_stopped=self._is_stopped,
+        )
         limit = _SLOWER * self._longest + _MORE if self._longest else left
         trial = runner.run(
             {}, steps=self.steps, limit=min(limit, left), keeps_case=True, is_short=is_short
         )
         if isinstance(trial.result, TrialFailure):
-            return Point(size, reason=trial.result.reason)
+            return Point(size, failure=trial.result)
         self._longest = max(self._longest, trial.seconds)
         samples = self._count_samples(size, trial)
         memory = self._note_memory(trial.result, trial.case)

@@ -61,7 +61,7 @@ class Tried:
     """Steps per block of these runs."""
     failure: TrialFailure | None = None
     unfinished: str = ""
-    """Why there are not more trials, a clause."""
+    """Why there are not more trials, a clause; empty: there may be more."""
     sites: tuple[str, ...] = ()
 
     @property

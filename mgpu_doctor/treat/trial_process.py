@@ -28,6 +28,7 @@ OFFLINE = {
 }
 """Variables by which experiment trackers send nothing."""
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2): no trial outlives a session that was killed
+_SESSION_IS_GONE = 1
 
 
 class TrialRequest(TypedDict):
@@ -43,12 +44,16 @@ class TrialRequest(TypedDict):
     blocks: tuple[int, int, bool] | None
     """First step and length of the blocks in which they are off and on, and whether the order is
     inverted; None: always on."""
+    session_pid: int
+    """The process that measures the trial and ends it."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the trial; its exit code is the job's."""
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     request: TrialRequest = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    if os.getppid() != request["session_pid"]:  # it was killed before the line above
+        return _SESSION_IS_GONE
     recording = Path(request["recording"])
     private = bool(request["scratch"])
     try:

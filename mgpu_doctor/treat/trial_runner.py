@@ -56,6 +56,8 @@ class Problem(str, Enum):
     """It did not reach its steps in time: it hangs, or is many times slower."""
     TOO_LARGE = "too-large"
     """It left too little of the machine's memory to others."""
+    OVER_BUDGET = "over-budget"
+    """The budget was used up before it reached its steps."""
     NOT_APPLIED = "not-applied"
     """The treatment changed nothing in any rank."""
 
@@ -81,13 +83,27 @@ class Trial:
     case: Case | None = None
 
 
-class TrialRunner:
-    """Runs trials of one command. `private`: whether in private views."""
+class StoppedError(Exception):
+    """The user stopped the trials."""
 
-    def __init__(self, command: Sequence[str], folder: Path, *, private: bool) -> None:
+
+class TrialRunner:
+    """Runs trials of one command. `private`: whether in private views. `is_stopped`: whether the
+    user has stopped the trials. It is polled, as an exception in the middle of a trial's start or
+    end would leave processes behind."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        *,
+        private: bool,
+        is_stopped: Callable[[], bool] = bool,
+    ) -> None:
         self._command = list(command)
         self._folder = folder
         self._private = private
+        self._is_stopped = is_stopped
         self._count = 0
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans of a trial become our children
 
@@ -105,7 +121,9 @@ class TrialRunner:
         warm-up (None: the first run, which decides), or for `limit` seconds. `blocks`: of steps in
         which they are off and on; None: they are always on. `keeps_case`: also loads the case of
         the job while it still runs: afterwards it is one that was killed. `is_short`: whether the
-        machine is short of memory, at which the trial is ended."""
+        machine is short of memory, at which the trial is ended. Raises `StoppedError`."""
+        if self._is_stopped():
+            raise StoppedError
         began = time.monotonic()
         folder = self._folder / f"{self._count:03d}"
         self._count += 1
@@ -118,6 +136,7 @@ class TrialRunner:
             "scratch": str(scratch) if self._private else "",
             "values": dict(values),
             "blocks": None if blocks is None else (FIRST_STEP, blocks.length, blocks.inverted),
+            "session_pid": os.getpid(),
         }
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         process = subprocess.Popen(
@@ -130,11 +149,14 @@ class TrialRunner:
         case: Case | None = None
         end = End.TIMED_OUT
         try:
-            end = _await_end(process, recording, steps, began, limit, is_short=is_short)
+            asked = {End.STOPPED: self._is_stopped, End.NO_MEMORY: is_short}
+            end = _await_end(process, recording, steps, began, limit, asked=asked)
             if keeps_case and end in (End.REACHED, End.OVER):
                 case = load_recording(recording)
         finally:
-            _kill_job(process, recording)
+            _kill_job(process)
+        if end is End.STOPPED:
+            raise StoppedError
         result, treated = _measure(recording, steps, end, process.returncode)
         if isinstance(result, TrialRun) and _changed_nothing(values, treated):
             result = TrialFailure(Problem.NOT_APPLIED, _explain_refusal(treated))
@@ -155,6 +177,7 @@ class End(Enum):
     OVER = "the job has ended by itself"
     TIMED_OUT = "the time is over"
     NO_MEMORY = "the machine is short of memory"
+    STOPPED = "the user has stopped the trials"
 
 
 def _await_end(
@@ -164,17 +187,18 @@ def _await_end(
     began: float,
     limit: float,
     *,
-    is_short: Callable[[], bool],
+    asked: Mapping[End, Callable[[], bool]],
 ) -> End:
-    """Waits until all ranks have made their steps, the job is over, or the time or the machine's
-    memory is."""
+    """Waits until all ranks have made their steps, the job or the time is over, or there is another
+    reason in `asked`."""
     warm: float | None = None
     while process.poll() is None:
         now = time.monotonic()
         if now > began + limit:
             return End.TIMED_OUT
-        if is_short():
-            return End.NO_MEMORY
+        for end, is_reached in asked.items():
+            if is_reached():
+                return end
         made = _count_steps(recording)
         if made >= FIRST_STEP and warm is None:
             warm = now
@@ -207,33 +231,34 @@ def _read_info(recording: Path) -> dict[str, object]:
     return info if isinstance(info, dict) else {}
 
 
-def _kill_job(process: subprocess.Popen[bytes], recording: Path) -> None:
-    """Kills the job's first process with all that it started, then what is left of them. Its
-    observer is asked to end the job before, and records that: a screen beside it then shows no
-    failure."""
-    pid = _read_info(recording).get("job_pid")
-    if process.poll() is None and isinstance(pid, int):
-        process.terminate()
-        _kill_family(pid)
+def _kill_job(process: subprocess.Popen[bytes]) -> None:
+    """Kills all that the observer of a job has started, also what it is just starting, and asks the
+    observer to end, which records that: a screen beside it then shows no failure. Then kills what
+    is left."""
+    process.terminate()
+    ends = time.monotonic() + _PATIENCE
+    while process.poll() is None and time.monotonic() < ends:
+        _kill_children(process.pid)
+        time.sleep(_POLL)
+    process.kill()
+    process.wait()
+    while _kill_children(os.getpid()) and time.monotonic() < ends:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_POLL)
+
+
+def _kill_children(pid: int) -> bool:
+    """Kills all that a process has started; whether there was anything left of it."""
     try:
-        process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        _kill_family(process.pid)
-        process.wait()
-    for orphan in psutil.Process().children(recursive=True):
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return False
+    for child in children:
         with suppress(psutil.NoSuchProcess):
-            orphan.kill()
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _kill_family(pid: int) -> None:
-    with suppress(psutil.NoSuchProcess):
-        first = psutil.Process(pid)
-        for member in (first, *first.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
+            child.kill()
+    return bool(children)
 
 
 def _measure(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from mgpu_doctor.advice.treatment import Effect, Value
@@ -61,7 +62,9 @@ _LEAST_SWITCHED = 6
 """Length of the blocks of a run in which a treatment is switched: so many seconds, at least so many
 steps, at most half of a run's. Choices."""
 _SLOWER, _MORE = 3.0, 30.0
-"""A trial is given up after this multiple of the first one's time, and these seconds."""
+"""A trial is given up after this multiple of the longest one's time, and these seconds."""
+INTERRUPTED, NOT_REACHED = "the trials ended during its first runs", "the trials ended first"
+"""Why a treatment was not measured, clauses."""
 
 
 class RunTrial(Protocol):
@@ -79,7 +82,12 @@ class RunTrial(Protocol):
 
 
 class BaselineError(Exception):
-    """The job as it is could not be measured; the message is one clear sentence."""
+    """The job as it is could not be measured; the message is one clear sentence. `first`: why its
+    first run measured nothing; None: it did, and the second one failed."""
+
+    def __init__(self, sentence: str, first: TrialFailure | None = None) -> None:
+        super().__init__(sentence)
+        self.first = first
 
 
 class Session:
@@ -113,20 +121,22 @@ class Session:
         self._levels: dict[int, Level] = {}
         """By the id of the run; all runs are kept."""
 
-    def measure_baseline(self) -> Case | None:
+    def measure_baseline(self, plan: Callable[[Case], None] = lambda _: None) -> None:
         """Runs the job twice as it is, or once if there is no time for a second run and a block:
-        each block ends with another one. Returns its case of the first run while it ran. Raises
-        `BaselineError`."""
+        each block ends with another one. `plan` is called after the first run, with the case of the
+        job while it ran. Raises `BaselineError`."""
         self._report("the job as it is", self._left())
         first = self._run({}, steps=self.steps, limit=self._left(), keeps_case=True)
         if isinstance(first.result, TrialFailure):
             why = first.result.reason
             if first.result.problem is Problem.TOO_SLOW:
                 why += ": give it a larger --budget, as a treatment takes four such runs"
-            raise BaselineError(f"the job cannot be tried: {why}.")
+            raise BaselineError(f"the job cannot be tried: {why}.", first.result)
         self._longest = first.seconds
         self.steps = len(first.result.seconds)
         self.plain.append(first.result)
+        if first.case is not None:
+            plan(first.case)
         if self._left() >= (1 + _RUNS_PER_BLOCK) * self._longest:
             second = self._run_once({}).result
             if isinstance(second, TrialFailure):
@@ -136,7 +146,6 @@ class Session:
             self.plain.append(second)
         blocks = int(self._left() / (_RUNS_PER_BLOCK * self._longest))
         self._looks = min(LOOKS, max(1, blocks.bit_length()))
-        return first.case
 
     def has_time(self) -> bool:
         """Whether the budget lasts for another block."""
@@ -245,11 +254,28 @@ class Session:
     def _run_once(self, values: Mapping[str, Value]) -> Trial:
         more = max((TREATMENTS[name].start_seconds for name in values), default=0.0)
         limit = _SLOWER * self._longest + _MORE + more
-        trial = self._run(values, steps=self.steps, limit=limit)
+        trial = self._run_within(limit, values, steps=self.steps)
         if isinstance(trial.result, TrialRun):
             self.steps = min(self.steps or len(trial.result.seconds), len(trial.result.seconds))
             self._longest = max(self._longest, trial.seconds)
         return trial
+
+    def _run_within(
+        self,
+        limit: float,
+        values: Mapping[str, Value],
+        *,
+        steps: int | None,
+        blocks: SwitchedBlocks | None = None,
+    ) -> Trial:
+        """Runs a trial for so many seconds at most, and not for longer than the budget lasts."""
+        left = self._left()
+        trial = self._run(values, steps=steps, limit=min(limit, left), blocks=blocks)
+        result = trial.result
+        if isinstance(result, TrialRun) or result.problem is not Problem.TOO_SLOW or limit <= left:
+            return trial
+        reason = f"the budget was used up: {result.reason}"
+        return replace(trial, result=TrialFailure(Problem.OVER_BUDGET, reason))
 
     def _run_in_block(self, tried: Tried, values: Mapping[str, Value]) -> TrialRun | TrialFailure:
         """A run with or without the treatment. One that fails is repeated: the job may fail now and
@@ -283,11 +309,13 @@ class Session:
         self._report(describe_values(tried.values), self._left())
         limit = _SLOWER * expected + _MORE
         blocks = SwitchedBlocks(block, inverted=bool(len(tried.switched) % 2))
-        trial = self._run(tried.values, steps=steps, limit=limit, blocks=blocks)
+        trial = self._run_within(limit, tried.values, steps=steps, blocks=blocks)
         self._note_sites(tried, trial)
         if isinstance(trial.result, TrialFailure):
             if trial.result.problem is Problem.NOT_APPLIED:
                 tried.failure = trial.result
+            elif trial.result.problem is Problem.OVER_BUDGET:
+                tried.unfinished = trial.result.reason
             return False
         tried.switched.append(trial.result)
         return True
@@ -299,19 +327,22 @@ class Session:
     def _add_block(self, tried: Tried) -> bool:
         """Runs a block; False if there was no time, or it could not be completed."""
         if not self.has_time():
-            tried.unfinished = self._explain_budget()
+            tried.unfinished = tried.unfinished or self._explain_budget()
             return False
         treated: list[TrialRun] = []
         before = self.plain[-1]
         for _ in range(2):
             result = self._run_in_block(tried, tried.values)
             if isinstance(result, TrialFailure):
-                tried.failure = result
+                if result.problem is Problem.OVER_BUDGET:
+                    tried.unfinished = result.reason
+                else:
+                    tried.failure = result
                 return False
             treated.append(result)
         after = self._run_in_block(tried, {})
         if isinstance(after, TrialFailure):
-            tried.unfinished = f"the job as it is failed twice: {after.reason}"
+            tried.unfinished = f"the job as it is could not be measured again: {after.reason}"
             return False
         self.plain.append(after)
         tried.blocks.append((before, treated[0], treated[1], after))
@@ -356,7 +387,7 @@ class Session:
             )
         saved = self._estimate(tried)
         if saved is None:
-            return Outcome(tried.values, Verdict.UNTRIED, tried.unfinished)
+            return Outcome(tried.values, Verdict.UNTRIED, tried.unfinished or INTERRUPTED)
         runs_with = tried.switched or tried.treated
         plain = [run.losses for run in self.plain if run.losses is not None]
         treated = [run.losses for run in runs_with if run.losses is not None]

@@ -217,7 +217,7 @@ def _wrap(sentences: Sequence[str], width: int) -> Iterator[str]:
 
 def _kept(report: TrialReport, width: int) -> Iterator[str]:
     if not report.kept:
-        yield "Nothing is shown to help." if report.outcomes else "Nothing was tried."
+        yield "Nothing is shown to help." if report.was_tried else "Nothing was tried."
         return
     yield "To keep what helps:"
     sites = {

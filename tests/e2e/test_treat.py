@@ -245,3 +245,45 @@ def test_scripts_of_several_files_and_their_folder_stay_as_they_are(
     assert states(folder) == before
     others = [each for each in psutil.process_iter(["cwd"]) if each.pid != os.getpid()]
     assert not [each for each in others if each.info["cwd"] == str(folder)]
+
+
+STOPPED = """
+import sys, time
+import psutil
+from mgpu_doctor.treat.job_treatment import trial_folder
+from mgpu_doctor.treat.trial_runner import StoppedError, TrialRunner
+
+stops = time.monotonic() + float(sys.argv[1])
+with trial_folder() as folder:
+    runner = TrialRunner(
+        [sys.executable, "job.py"],
+        folder,
+        private=True,
+        is_stopped=lambda: time.monotonic() > stops,
+    )
+    try:
+        runner.run({}, steps=20, limit=100)
+    except StoppedError:
+        print(len(psutil.Process().children(recursive=True)))
+"""
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("written", "w")
+for _ in range(2):
+    if not os.fork():
+        os.setsid()
+time.sleep(100)
+"""
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize("after", ["0.05", "0.2", "0.4", "0.6", "0.8", "1", "1.5"])
+def test_a_trial_that_is_stopped_early_leaves_nothing(after: str, folder: Path) -> None:
+    """While Python, the private view or the job starts: nobody knows the job's pid yet."""
+    (folder / "job.py").write_text(STUBBORN)
+    before = states(folder)
+    ended = run([sys.executable, "-c", STOPPED, after], 100)
+    assert ended.code == 0, ended.err
+    assert ended.out == "0\n"
+    assert states(folder) == before

@@ -46,6 +46,8 @@ class SimulatedJob:
     """The job ends after these measured steps."""
     pause_every: int = 0
     """One in so many steps takes five times as long, as with a checkpoint; 0: none."""
+    hanging: Collection[str] = ()
+    """Treatments with which the job makes no step."""
     failing_at: Collection[int] = ()
     """The runs of these numbers crash, from 0."""
     now: float = 0.0
@@ -59,11 +61,14 @@ class SimulatedJob:
         values: Mapping[str, Value],
         *,
         steps: int | None,
-        limit: float,  # noqa: ARG002 - the signature of a runner
+        limit: float,
         blocks: SwitchedBlocks | None = None,
-        keeps_case: bool = False,  # noqa: ARG002
+        keeps_case: bool = False,  # noqa: ARG002 - the signature of a runner
     ) -> Trial:
         self.ran.append(dict(values))
+        if not values.keys().isdisjoint(self.hanging):
+            self.now += limit
+            return Trial(TrialFailure(Problem.TOO_SLOW, "it made 0 of 70 steps in time"), limit)
         self.now += 10.0
         failure = next((self.failing[name] for name in values if name in self.failing), None)
         if len(self.ran) - 1 in self.failing_at:

@@ -76,8 +76,7 @@ def simulate(
     ran: list[tuple[int, int]] = []
 
     class Runner:
-        def __init__(self, command: Sequence[str], _: Path, *, private: bool) -> None:
-            del private
+        def __init__(self, command: Sequence[str], _: Path, **_others: object) -> None:
             self.batch, self.ranks, self.micro_batches = (
                 found.value if (found := find_setting(command, options)) else 1
                 for options in (BATCH_OPTIONS, RANK_OPTIONS, ACCUMULATION_OPTIONS)

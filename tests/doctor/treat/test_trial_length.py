@@ -42,5 +42,5 @@ def test_a_job_whose_steps_are_slow_is_measured_by_fewer(
     monkeypatch.setattr(time, "sleep", lambda _: now.__setitem__(0, now[0] + 0.05))
     monkeypatch.setattr(trial_runner, "_count_steps", lambda _: int(now[0] / step_seconds))
     process: Any = Running()
-    assert _await_end(process, tmp_path, None, 0.0, budget, is_short=bool) is End.REACHED
+    assert _await_end(process, tmp_path, None, 0.0, budget, asked={}) is End.REACHED
     assert int(now[0] / step_seconds) == pytest.approx(steps, abs=6)

@@ -238,6 +238,18 @@ def test_placebos_in_a_budget_of_one_block() -> None:
     assert verdicts.count(Verdict.HELPS) <= allowed(len(verdicts))
 
 
+@pytest.mark.parametrize("name", ["gc-freeze", "ddp-no-search"], ids=["switched", "whole runs"])
+def test_a_job_that_hangs_does_not_outlast_the_budget(name: str) -> None:
+    """Each run takes 10 s: there are 35 s left, and a hang is one after 60 s."""
+    job = SimulatedJob(np.random.default_rng(27), hanging={name})
+    (outcome,) = try_all(job, (name,), budget=55.0)
+    assert (outcome.verdict, job.now) == (Verdict.UNTRIED, 55.0)
+    assert outcome.reason == "the budget was used up: it made 0 of 70 steps in time"
+    job = SimulatedJob(np.random.default_rng(27), hanging={name})
+    (outcome,) = try_all(job, (name,), budget=500.0)
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILS, "it made 0 of 70 steps in time")
+
+
 def test_a_budget_without_time_for_any_treatment_is_known_after_one_run() -> None:
     job = SimulatedJob(np.random.default_rng(25))
     (outcome,) = try_all(job, ("ddp-no-search",), budget=39.0)
@@ -302,7 +314,7 @@ def test_a_job_that_fails_twice_in_a_row_says_nothing_of_the_treatment() -> None
     job.failing_at = {len(job.ran) + 2, len(job.ran) + 3}
     outcome = trials.try_values({"ddp-no-search": True})
     assert outcome.verdict is Verdict.UNTRIED
-    assert outcome.reason == "the job as it is failed twice: rank 0 failed"
+    assert outcome.reason == "the job as it is could not be measured again: rank 0 failed"
 
 
 def test_a_job_that_fails_by_itself_is_not_tried() -> None:
