@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.stacks.rank_replies import Reply
+from mgpu_probes.outside.stacks.rank_replies import NoReply, RankRequest, Reply, ask_rank
 from mgpu_probes.outside.traces import probe_tracing
 from mgpu_probes.outside.traces.probe_tracing import LocalRanks, trace_ranks
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, TraceRequest
@@ -35,6 +35,12 @@ def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[TracedRank
 def take(made: list[TracedRank], wanted: TraceRequest, folder: Path) -> list[TakenTrace]:
     sockets = {os.getpid() + place: one.path for place, one in enumerate(made)}
     return trace_ranks(LocalRanks(sockets), wanted, folder, lambda _: None)
+
+
+def test_a_rank_without_a_socket_takes_no_requests(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    reply = ask_rank(str(tmp_path / "node.0.sock"), (os.getpid(), None), RankRequest("trace_state"))
+    assert (reply.failure, reply.why) == (NoReply.FAILED, "its probe takes no requests")
 
 
 def test_all_ranks_are_reported_the_same_steps(tmp_path: Path) -> None:

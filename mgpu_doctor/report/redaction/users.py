@@ -29,8 +29,8 @@ COMMON = split_words(
     localdomain localhost localhost.localdomain login machine main master master_addr max may min
     model models must name names needs network no nobody node nodes none norm not null of on one
     option options or output pascal peer port process project projects ps public python rank ray
-    remote root run runner server servers set shared should step task tensorflow test tests that
-    the this tmp to torch train trainer training true ubuntu unknown unreachable user username
+    remote root run runner runs server servers set shared should step task tensorflow test tests
+    that the this tmp to torch train trainer training true ubuntu unknown unreachable user username
     users value volta vscode was when which with work worker workers workspace
     """
 )

@@ -109,6 +109,7 @@ def test_a_user_is_hidden_elsewhere_too(folder: str) -> None:
         ("exp_alice_3 in /home/alice/x", "exp_user_3 in ~/x"),
         ("al@bigbox and /x/al/y but al", "user@host-2 and /x/user/y but al"),
         ("bob of /home/bob/x; bob.py", "user of ~/x; bob.py"),
+        ("what else runs there: /data/home/runs/x", "what else runs there: ~/x"),
     ],
 )
 def test_what_is_left(words: str, hidden: str) -> None:

@@ -76,7 +76,10 @@ def ask_rank(path: str, process: tuple[int, int | None], request: RankRequest) -
         return Reply(failure=NoReply.UNKNOWN, why=str(error))
     except OSError as error:
         ended = not processes.is_alive(*process)
-        return Reply(failure=NoReply.ENDED if ended else NoReply.FAILED, why=str(error))
+        why = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError):
+            why = "its probe takes no requests"
+        return Reply(failure=NoReply.ENDED if ended else NoReply.FAILED, why=why)
 
 
 def ask_at_once(
