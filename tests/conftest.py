@@ -128,10 +128,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def order_files(items: list[pytest.Item]) -> Iterator[Path]:
-    """Files of many tests first, so that all processes end at about the same time, and one that
-    waits before every second of them, so that the others have the cores meanwhile."""
+    """Jobs and then files of many tests first, so that all processes end at about the same time,
+    and one that waits before every second of them, so that the others have the cores meanwhile."""
     counts = Counter(item.path for item in items)
-    by_count = sorted(counts, key=lambda file: (-counts[file], str(file)))
+    by_count = sorted(counts, key=lambda file: (not is_end_to_end(file), -counts[file], str(file)))
     waiting = [file for file in by_count if file.name in WAITING]
     waiting.sort(key=lambda file: WAITING.index(file.name), reverse=True)
     for place, file in enumerate(file for file in by_count if file.name not in WAITING):

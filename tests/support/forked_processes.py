@@ -19,7 +19,6 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn, cast
 
 import pytest
-from _pytest.capture import CaptureManager
 from _pytest.runner import runtestprotocol
 
 PLACE = struct.Struct("<H")
@@ -132,7 +131,7 @@ def run_until_the_end(
     config = session.config
     code = 1
     try:
-        capture_anew(cast(CaptureManager, config.pluginmanager.getplugin("capturemanager")))
+        capture_anew(config.pluginmanager.getplugin("capturemanager"))
         every = config.getoption("durations") is not None
         config.pluginmanager.register(Sender(connection, every))
         items = take_items(files, queue)
@@ -149,7 +148,7 @@ def run_until_the_end(
         os._exit(code)
 
 
-def capture_anew(capture: CaptureManager) -> None:
+def capture_anew(capture: Any) -> None:
     """Processes that shared the files which hold captured output would mix it up."""
     capture.stop_global_capturing()
     capture.start_global_capturing()
