@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,32 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import Ddp
-from tests.support.jobs import forked
-from tests.support.observed_jobs import Observed, median_phases, record_job
+from tests.support.jobs_in_turn import Job, job
+from tests.support.observed_jobs import Observed, median_phases, plan
 
 pytestmark = pytest.mark.slow
 
 STEPS = ("--steps", "60")
-FEW_STEPS = ("--steps", "40")
-"""Of slow jobs. As in other tests, which examine the same jobs."""
+LATE = [
+    ("fsdp2", "forward", "fsdp", "reduce_scatter_single"),
+    ("fsdp2", "backward", "fsdp", "reduce_scatter_single"),
+    ("tensor_parallel", "backward", "tensor", "wait_tensor"),
+    ("pipeline_1f1b", "forward", "pipeline", "irecv"),
+]
+HEALTHY = {"pipeline_sendrecv": 4, "pipeline_1f1b": 4, "hybrid": 4, "plain_ddp": 4, "accumulate": 2}
+
+
+def slow_job(script: str, place: str) -> Job:
+    """As in `test_parallel_structures`, which examines the same jobs."""
+    return job(script, "--steps", "40", "--fault", place, "--rank", "1", "--ms", "60")
+
+
+BETWEEN = slow_job("fsdp2", "between")
+plan(
+    *(slow_job(script, place) for script, place, _, _ in LATE),
+    BETWEEN,
+    *(job(script, *STEPS, ranks=ranks) for script, ranks in HEALTHY.items()),
+)
 
 
 def told(rank: Rank) -> Ddp:
@@ -40,22 +57,14 @@ def strategy(case: Case) -> Any:
     return one
 
 
-SLEPT, SLOW = 0.060, ("--ms", "60")
+SLEPT = 0.060
 
 
-@pytest.mark.parametrize(
-    ("script", "place", "kind", "call"),
-    [
-        ("fsdp2", "forward", "fsdp", "reduce_scatter_single"),
-        ("fsdp2", "backward", "fsdp", "reduce_scatter_single"),
-        ("tensor_parallel", "backward", "tensor", "wait_tensor"),
-        ("pipeline_1f1b", "forward", "pipeline", "irecv"),
-    ],
-)
+@pytest.mark.parametrize(("script", "place", "kind", "call"), LATE)
 def test_who_is_late_hardly_waits(
     script: str, place: str, kind: str, call: str, observed: Observed
 ) -> None:
-    case = observed.case(script, *FEW_STEPS, "--fault", place, "--rank", "1", *SLOW)
+    case = observed.case_of(slow_job(script, place))
     assert strategy(case) == kind
     victim, culprit = map(median_phases, case.ranks)
     # Stages of a pipeline do not work alike, which shows on a slow machine.
@@ -70,10 +79,8 @@ def test_who_is_late_hardly_waits(
         assert stood > 0.8 * float(np.nansum(rank.steps["phases"][:, PHASES.index("wait")]))
 
 
-def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
-    fault = ("--fault", "between", "--rank", "1", *SLOW)
-    case = record_job(tmp_path, "fsdp2", *FEW_STEPS, *fault, launcher=forked)
-    victim, culprit = map(median_phases, case.ranks)
+def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(observed: Observed) -> None:
+    victim, culprit = map(median_phases, observed.case_of(BETWEEN).ranks)
     assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.015)
     assert abs(culprit["forward"] - victim["forward"]) < 0.015
 
@@ -83,7 +90,7 @@ NEXT_TO = [(1,), (0, 2), (1, 3), (2,)]
 
 
 def test_sends_and_receives_name_their_peers(observed: Observed) -> None:
-    case = observed.case("pipeline_sendrecv", *STEPS, ranks=4)
+    case = observed.case("pipeline_sendrecv", *STEPS, ranks=HEALTHY["pipeline_sendrecv"])
     assert [rank.metadata.sends_to for rank in case.ranks] == NEXT_TO
     assert [rank.metadata.receives_from for rank in case.ranks] == NEXT_TO
     for rank, peers in zip(case.ranks, NEXT_TO, strict=True):
@@ -93,13 +100,13 @@ def test_sends_and_receives_name_their_peers(observed: Observed) -> None:
 
 
 def test_batched_ones_too(observed: Observed) -> None:
-    case = observed.case("pipeline_1f1b", *STEPS, ranks=4)
+    case = observed.case("pipeline_1f1b", *STEPS, ranks=HEALTHY["pipeline_1f1b"])
     assert [rank.metadata.sends_to for rank in case.ranks] == NEXT_TO
     assert [rank.metadata.receives_from for rank in case.ranks] == NEXT_TO
 
 
 def test_groups_of_a_mesh(observed: Observed) -> None:
-    case = observed.case("hybrid", *STEPS, ranks=4)
+    case = observed.case("hybrid", *STEPS, ranks=HEALTHY["hybrid"])
     assert strategy(case) == "fsdp+tensor"
     groups = [[group.ranks for group in rank.metadata.groups] for rank in case.ranks]
     assert [one[0] for one in groups] == [None] * 4
@@ -108,7 +115,7 @@ def test_groups_of_a_mesh(observed: Observed) -> None:
 
 
 def test_what_ddp_logs_of_itself(observed: Observed) -> None:
-    case = observed.case("plain_ddp", *STEPS, ranks=4)
+    case = observed.case("plain_ddp", *STEPS, ranks=HEALTHY["plain_ddp"])
     for rank in case.ranks:
         found = told(rank)
         assert (found.forwards, found.synced) == (60, 60)
@@ -123,7 +130,7 @@ def test_what_ddp_logs_of_itself(observed: Observed) -> None:
 
 
 def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:
-    case = observed.case("accumulate", *STEPS, ranks=2)
+    case = observed.case("accumulate", *STEPS, ranks=HEALTHY["accumulate"])
     found = told(case.ranks[0])
     assert found.synced == 60
     assert found.forwards is not None

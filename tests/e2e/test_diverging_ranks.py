@@ -1,5 +1,5 @@
-"""Real trainers with ranks that do something else than the others (same data, other
-collectives)."""
+"""Real trainers with ranks that call other collectives than the others. Other data and weights:
+test_training_defects.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
-from tests.support.jobs import forked_trainer
 from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
@@ -26,22 +25,6 @@ def list_codes(recording: Path) -> list[tuple[str, bool]]:
         for finding in list_warnings(diagnose(load_recording(recording)))
         if not finding.code.startswith("straggler-")
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "fault", "code"),
-    [
-        ("torch-localsgd", "same-data", "data-duplicated"),
-        ("torch-ddp", "diverge:step=40", "replicas-diverged"),
-    ],
-)
-def test_a_job_that_learns_less_than_it_seems_to(
-    tmp_path: Path, name: str, fault: str, code: str
-) -> None:
-    job = forked_trainer(name, model="cnn-nano", device="cpu", steps=120, fault=fault)
-    ended = run_undisturbed([*DOCTOR, "run", "-q", "--dir", str(tmp_path), "--", *job], tmp_path)
-    assert ended.code == 0, ended.err
-    assert list_codes(tmp_path) == [(code, False)]
 
 
 @pytest.mark.parametrize(

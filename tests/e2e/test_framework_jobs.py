@@ -6,7 +6,6 @@ The scripts of `tests/jobs` know nothing of the doctor.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,19 @@ import pytest
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support import observed_jobs
-from tests.support.jobs import JOBS, forked, run
-from tests.support.observed_jobs import find_finding, list_warnings
+from tests.support.jobs import JOBS, run
+from tests.support.jobs_in_turn import job
+from tests.support.observed_jobs import Observed, find_finding, list_warnings, plan
 
 pytestmark = pytest.mark.slow
 
-diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
+GROWING = job("recompiles", "--steps", "60", "--every", "6")
+FIXED = job("recompiles", "--steps", "60")
+plan(GROWING, FIXED)
 
 
-def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
-    diagnosis = diagnose_job(tmp_path, "recompiles", "--steps", "60", "--every", "6")
+def test_a_batch_that_grows_makes_torch_compile_again(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(GROWING))
     found = find_finding(diagnosis, "recompiling")
     assert found is not None
     assert found.severity is Severity.WARNING
@@ -44,8 +45,8 @@ def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
         assert "size mismatch" in events[1].text
 
 
-def test_fixed_shapes_are_compiled_once(tmp_path: Path) -> None:
-    diagnosis = diagnose_job(tmp_path, "recompiles", "--steps", "60")
+def test_fixed_shapes_are_compiled_once(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(FIXED))
     assert find_finding(diagnosis, "recompiling") is None
     assert list_warnings(diagnosis) == []
 

@@ -6,42 +6,47 @@ made-up files, `test_host_contention.py` judges it.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support import observed_jobs
 from tests.support.jobs import forked
+from tests.support.jobs_in_turn import job
 from tests.support.observed_jobs import (
+    Observed,
     cores_of_others,
     find_finding,
     list_warnings,
+    plan,
     record_job,
 )
 
 pytestmark = pytest.mark.slow
 
-LONG = ("--steps", "300")
-"""These take at least five seconds: the host is sampled once a second."""
-LONG_STEPS = ("--steps", "160", "--batch", "256")
-"""Each lasts several turns of the scheduler: short ones may be over before a neighbour has its
+WITH_NEIGHBOUR = job("shared_cores", "--steps", "160", "--batch", "256", "--hog", "1")
+"""Each step lasts several turns of the scheduler: short ones may be over before a neighbour has its
 turn."""
-
-diagnose_job = partial(observed_jobs.diagnose_job, launcher=forked)
+WITHOUT_NEIGHBOUR = job("shared_cores", "--steps", "300")
+"""It takes at least five seconds: the host is sampled once a second."""
+COMPUTING_LOADER = job(
+    "plain_ddp",
+    *("--workers", "1", "--fault", "input", "--rank", "-1", "--ms", "40", "--burn"),
+    *("--steps", "160"),  # at 80 steps, fast cores were done before two samples of the workers
+)
+plan(WITH_NEIGHBOUR, WITHOUT_NEIGHBOUR, COMPUTING_LOADER)
 
 
 def with_threads(folder: Path, threads: int, ranks: int, steps: int = 80) -> Diagnosis:
     environment = {"OMP_NUM_THREADS": str(threads)}
-    job = ("plain_ddp", "--model", "cnn", "--steps", str(steps))
-    case = record_job(folder, *job, ranks=ranks, environment=environment, launcher=forked)
+    script = ("plain_ddp", "--model", "cnn", "--steps", str(steps))
+    case = record_job(folder, *script, ranks=ranks, environment=environment, launcher=forked)
     return diagnose(case)
 
 
-def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
-    diagnosis = diagnose_job(tmp_path, "shared_cores", *LONG_STEPS, "--hog", "1")
+def test_a_rank_whose_core_something_else_uses(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(WITH_NEIGHBOUR))
     first = diagnosis.findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-host", [1]), first
     assert first.severity is Severity.WARNING
@@ -51,8 +56,8 @@ def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
     assert others == [] or cores_of_others(diagnosis.case) > 0.5
 
 
-def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
-    diagnosis = diagnose_job(tmp_path, "shared_cores", *LONG)
+def test_the_same_job_without_the_neighbour(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(WITHOUT_NEIGHBOUR))
     # Where the machine has other work meanwhile, a rank that cannot move may really be held up.
     assert list_warnings(diagnosis) == [] or cores_of_others(diagnosis.case) > 0.5
 
@@ -72,11 +77,8 @@ def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Pa
     assert list_warnings(diagnosis) == []
 
 
-def test_a_loader_that_computes(tmp_path: Path) -> None:
-    fault = ("--fault", "input", "--rank", "-1", "--ms", "40", "--burn")
-    # At 80 steps, fast cores were done before two samples of the workers.
-    job = ("plain_ddp", "--steps", "160", "--workers", "1")
-    diagnosis = diagnose_job(tmp_path, *job, *fault)
+def test_a_loader_that_computes(observed: Observed) -> None:
+    diagnosis = diagnose(observed.case_of(COMPUTING_LOADER))
     found = find_finding(diagnosis, "input-bound")
     assert found is not None
     assert "computes" in found.cause or "competes" in found.cause, (found.cause, found.evidence)

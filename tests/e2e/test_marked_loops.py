@@ -13,8 +13,8 @@ from mgpu_probes.inprocess.layout import WAIT
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
-from tests.support.jobs import JOBS, forked
-from tests.support.observed_jobs import list_warnings, median_phases, record_job, run_undisturbed
+from tests.support.jobs import JOBS
+from tests.support.observed_jobs import list_warnings, run_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -51,24 +51,3 @@ def test_without_a_framework_and_a_marked_wait_nobody_is_compared(tmp_path: Path
     (gap,) = (gap for gap in diagnosis.unexamined if gap.probe == "comparison of ranks")
     assert "no step of the loop holds a collective or a marked wait" in gap.reason
     assert 'mgpu_doctor.phase("wait")' in gap.remedy
-
-
-def test_a_loop_of_torch_without_gradients_has_its_marked_phases(tmp_path: Path) -> None:
-    slow = ("--fault", "forward", "--rank", "0", "--ms", "15")
-    case = record_job(tmp_path, "evolution", "--steps", str(STEPS), *slow, launcher=forked)
-    assert [len(rank.steps) for rank in case.ranks] == [STEPS, STEPS]
-    assert culprits(case) == [("straggler-compute", [0])]
-    phases = median_phases(case.ranks[0])
-    assert phases["forward"] >= 0.015
-    assert min(phases[name] for name in ("input", "wait", "optimizer")) > 0
-
-
-def test_marks_around_what_tensorflow_hooks_see_change_no_verdict(tmp_path: Path) -> None:
-    launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", "2", "tf_loop.py"]
-    slow = ("--marked", "--steps", "45", "--fault", "between", "--rank", "1", "--ms", "80")
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(tmp_path / "r"), "--"]
-    ended = run_undisturbed([*doctor, *launcher, *slow], tmp_path / "r")
-    assert ended.code == 0, ended.err
-    case = load_recording(tmp_path / "r")
-    assert [len(rank.steps) for rank in case.ranks] == [45, 45]
-    assert culprits(case) == [("straggler-other", [1])]

@@ -13,32 +13,44 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnosis import diagnose
 from tests.support.jobs import JOBS
-from tests.support.observed_jobs import list_warnings, run_undisturbed
+from tests.support.jobs_in_turn import Job, cluster_job
+from tests.support.observed_jobs import Observed, list_warnings, plan, printed_by
 
 pytestmark = pytest.mark.slow
 
+FIT = cluster_job(
+    "keras_fit",
+    *("--steps", "80", "--epochs", "2", "--validate", "--replicas", "2", "--batch", "128"),
+)
 
-def recorded(folder: Path, script: str, *options: str, workers: int = 1) -> tuple[Case, int]:
-    """The case that a script of `tests/jobs` leaves, and the steps that it counted itself."""
-    command = [sys.executable, str(JOBS / script), *options]
-    if workers > 1:
-        launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", str(workers)]
-        command = [*launcher, script, *options]
-    recording = folder / "recording"
-    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
-    ended = run_undisturbed([*doctor, *command], recording)
-    assert ended.code == 0, ended.err
-    turns = re.search(r"turns (\d+)", ended.out)
+
+def slow_worker(place: str, *options: str) -> Job:
+    """The second worker of two is slow."""
+    slow = ("--fault", place, "--rank", "1", "--ms", "80")
+    return cluster_job("tf_loop", "--steps", "45", *slow, *options, ranks=2)
+
+
+SLOW = slow_worker("forward")
+SLOW_WITH_KERAS_2 = slow_worker("forward", "--legacy")
+SLOW_AND_MARKED = slow_worker("between", "--marked")
+PLAIN = ("tf_loop", "--steps", "60", "--plain")
+BY_HAND = cluster_job(*PLAIN, "--by-hand")
+SLOW_DATA = cluster_job(*PLAIN, "--fault", "input", "--rank", "0", "--ms", "30")
+plan(FIT, SLOW, SLOW_WITH_KERAS_2, SLOW_AND_MARKED, BY_HAND, SLOW_DATA)
+
+
+def count_turns(case: Case) -> int:
+    """The steps that the script counted itself."""
+    turns = re.search(r"turns (\d+)", printed_by(case))
     assert turns is not None
-    return load_recording(recording), int(turns.group(1))
+    return int(turns.group(1))
 
 
-def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
-    fit = ("--steps", "80", "--epochs", "2", "--validate", "--replicas", "2", "--batch", "128")
-    case, turns = recorded(tmp_path, "keras_fit.py", *fit)
+def test_a_healthy_fit_is_understood_and_left_alone(observed: Observed) -> None:
+    case = observed.case_of(FIT)
     diagnosis = diagnose(case)
     (rank,) = case.ranks
-    assert len(rank.steps) == turns
+    assert len(rank.steps) == count_turns(case)
     assert set(rank.steps["samples"][5:].tolist()) == {128}
     assert (case.job.framework, case.job.strategy) == ("tensorflow", "mirrored")
     assert len(rank.metadata.replica_seconds) == 2
@@ -62,10 +74,9 @@ def test_graphs_give_what_they_give_unobserved(tmp_path: Path) -> None:
     assert turns <= len(rank.steps) <= turns + 7  # the other ways train a few times
 
 
-def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
-    slow = ("--fault", "forward", "--rank", "1", "--ms", "80")
-    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "45", *slow, workers=2)
-    assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
+def test_the_slow_worker_of_two_is_named(observed: Observed) -> None:
+    case = observed.case_of(SLOW)
+    assert [len(rank.steps) for rank in case.ranks] == [count_turns(case)] * 2
     diagnosis = diagnose(case)
     first = diagnosis.findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
@@ -74,10 +85,11 @@ def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
     assert case.job.strategy == "multiworker"
 
 
-def test_the_slow_worker_of_two_is_named_with_the_optimizers_of_keras_2(tmp_path: Path) -> None:
-    slow = ("--fault", "forward", "--rank", "1", "--ms", "80")
-    case, turns = recorded(tmp_path, "tf_loop.py", "--legacy", "--steps", "45", *slow, workers=2)
-    assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
+def test_the_slow_worker_of_two_is_named_with_the_optimizers_of_keras_2(
+    observed: Observed,
+) -> None:
+    case = observed.case_of(SLOW_WITH_KERAS_2)
+    assert [len(rank.steps) for rank in case.ranks] == [count_turns(case)] * 2
     diagnosis = diagnose(case)
     first = diagnosis.findings[0]
     assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
@@ -87,18 +99,23 @@ def test_the_slow_worker_of_two_is_named_with_the_optimizers_of_keras_2(tmp_path
     assert not waits[1] or waits[1] < 0.04
 
 
-@pytest.mark.untimed
-def test_weights_that_a_program_changes_by_hand_are_its_update(tmp_path: Path) -> None:
-    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", "--by-hand")
+def test_marks_around_what_the_hooks_see_change_no_verdict(observed: Observed) -> None:
+    case = observed.case_of(SLOW_AND_MARKED)
+    assert [len(rank.steps) for rank in case.ranks] == [45, 45]
+    (found,) = list_warnings(diagnose(case))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-other", [1])
+
+
+def test_weights_that_a_program_changes_by_hand_are_its_update(observed: Observed) -> None:
+    case = observed.case_of(BY_HAND)
     (rank,) = case.ranks
-    assert len(rank.steps) == turns
+    assert len(rank.steps) == count_turns(case)
     assert diagnose(case).ranks[0].phases["optimizer"]
 
 
-def test_a_slow_data_set_is_named_in_words_of_tensorflow(tmp_path: Path) -> None:
-    slow = ("--fault", "input", "--rank", "0", "--ms", "30")
-    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", *slow)
-    assert len(case.ranks[0].steps) == turns
+def test_a_slow_data_set_is_named_in_words_of_tensorflow(observed: Observed) -> None:
+    case = observed.case_of(SLOW_DATA)
+    assert len(case.ranks[0].steps) == count_turns(case)
     (found,) = list_warnings(diagnose(case))
     assert found.code == "input-bound"
     assert "tf.data.AUTOTUNE" in found.fixes[0].how

@@ -4,11 +4,13 @@ its own most of a short job's time.
 python fork_ranks.py --ranks 2 plain_ddp.py --steps 40
 python fork_ranks.py --ranks 2 mgpu_trainers.pytorch.ddp --steps 40
 python fork_ranks.py plain_ddp.py --steps 40 // --ranks 4 hybrid.py: one job after the other
+python fork_ranks.py --module tensorflow --cluster tf_loop.py: workers of a cluster of TensorFlow
 """
 
 import argparse
 import ast
 import gc
+import json
 import os
 import runpy
 import sys
@@ -48,8 +50,24 @@ def load(scripts: list[str], module: str) -> None:
     gc.enable()
 
 
-def run_rank(rank: int, script: str, options: list[str]) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+def describe_ranks(ranks: int, *, cluster: bool) -> Iterator[dict[str, str]]:
+    """The variables that tell each rank its place; none in a cluster of one."""
+    if not cluster:
+        meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+        size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        for rank in range(ranks):
+            yield {**meeting, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    elif ranks == 1:
+        yield {}
+    else:
+        addresses = [f"localhost:{free_port()}" for _ in range(ranks)]
+        for index in range(ranks):
+            task = {"type": "worker", "index": index}
+            yield {"TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task})}
+
+
+def run_rank(variables: dict[str, str], script: str, options: list[str]) -> None:
+    os.environ.update(variables)
     if script.endswith(".py"):
         script = str(HERE / script)
         sys.argv = [script, *options]
@@ -60,15 +78,13 @@ def run_rank(rank: int, script: str, options: list[str]) -> None:
     sys.exit()
 
 
-def run_job(ranks: int, script: str, options: list[str]) -> tuple[list[int], int]:
+def run_job(job: argparse.Namespace) -> tuple[list[int], int]:
     """The pids of its ranks, and the largest of their exit codes."""
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))
-    os.environ.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     pids = []
-    for rank in range(ranks):
+    for variables in [*describe_ranks(job.ranks, cluster=job.cluster)]:
         pid = os.fork()
         if pid == 0:
-            run_rank(rank, script, options)
+            run_rank(variables, job.script, job.rest)
         pids.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     return pids, max(map(abs, codes))
@@ -85,6 +101,7 @@ def split_jobs(words: list[str]) -> Iterator[list[str]]:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--ranks", type=int, default=2)
+    options.add_argument("--cluster", action="store_true", help="of TensorFlow")
     # DistributedDataParallel and optimizers load it.
     options.add_argument("--module", default="torch._dynamo", help="what is loaded first")
     options.add_argument("script", help="of this folder, or a module")
@@ -97,7 +114,7 @@ def main() -> None:
     for job, words in zip(jobs, jobs_words, strict=True):
         sys.orig_argv[:] = [*program, *words]  # as if it were the only one
         began = time.time()
-        pids, code = run_job(job.ranks, job.script, job.rest)
+        pids, code = run_job(job)
         largest = max(largest, code)
         if len(jobs) > 1:
             print(f"{job.script} from {began} to {time.time()}:", *pids, flush=True)

@@ -56,6 +56,12 @@ def forked(script: str, *options: str, ranks: int = 2, module: str = "torch._dyn
     return [*launcher, "--ranks", str(ranks), script, *options]
 
 
+def forked_cluster(script: str, *options: str, ranks: int = 2) -> list[str]:
+    """The same of workers of a cluster of TensorFlow."""
+    job = forked(script, *options, ranks=ranks, module="tensorflow")
+    return [*job[: job.index(script)], "--cluster", *job[job.index(script) :]]
+
+
 def forked_in_turn(jobs: Sequence[Sequence[str]]) -> list[str]:
     """One launcher that runs these jobs of `forked` one after the other."""
     first, *others = jobs

@@ -13,25 +13,40 @@ from pathlib import Path
 from mgpu_trainers import catalogue
 
 from mgpu_doctor.recording import layout
-from tests.support.jobs import Turn, forked, forked_in_turn, run, split_turns
+from tests.support.jobs import (
+    Launcher,
+    Turn,
+    forked,
+    forked_cluster,
+    forked_in_turn,
+    run,
+    split_turns,
+)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A script of tests/jobs, or a module, and its options."""
+    """A script of tests/jobs, or a module, and its options. Jobs that run in turn are all of
+    PyTorch or all of TensorFlow."""
 
     script: str
     options: tuple[str, ...] = ()
     ranks: int = 2
+    launcher: Launcher = forked
 
     @property
     def command(self) -> list[str]:
-        return forked(self.script, *self.options, ranks=self.ranks)
+        return self.launcher(self.script, *self.options, ranks=self.ranks)
 
 
 def job(script: str, *options: str, ranks: int = 2) -> Job:
     """`script`: without `.py`."""
     return Job(f"{script}.py", options, ranks)
+
+
+def cluster_job(script: str, *options: str, ranks: int = 1) -> Job:
+    """The same with TensorFlow."""
+    return Job(f"{script}.py", options, ranks, forked_cluster)
 
 
 def trainer_job(name: str, **options: object) -> Job:
@@ -55,7 +70,7 @@ def record_in_turn(folder: Path, jobs: Sequence[Job]) -> list[Path]:
 
 
 def _copy_part(whole: Path, part: Path, job: Job, turn: Turn) -> None:
-    """The recording of one job: its boxes and command, and the samples of the host while it ran."""
+    """The recording of one job: its boxes and command, and what was printed and sampled then."""
 
     def leave_out(folder: str, names: list[str]) -> list[str]:
         if Path(folder).name != layout.BOXES:
@@ -66,6 +81,8 @@ def _copy_part(whole: Path, part: Path, job: Job, turn: Turn) -> None:
     info = json.loads((part / layout.INFO).read_text(encoding="utf-8"))
     info |= {"command": job.command, "started": turn.began}
     (part / layout.INFO).write_text(json.dumps(info), encoding="utf-8")
+    for printed in part.rglob("stdout.log"):
+        printed.write_text(turn.out, encoding="utf-8")
     for samples in part.rglob(layout.HOST_SAMPLES):
         lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if turn.began <= json.loads(line)["at"] <= turn.ended]

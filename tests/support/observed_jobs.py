@@ -70,22 +70,11 @@ def all_step(recording: Path, ranks: int) -> bool:
     return len(seen) == ranks and all(len(rank.steps) for rank in seen)
 
 
-def diagnose_job(
-    folder: Path,
-    script: str,
-    *options: str,
-    ranks: int = 2,
-    launcher: Launcher = plain,
-) -> Diagnosis:
-    """Runs a script of `tests/jobs` under the doctor and returns its diagnosis."""
-    return diagnose(record_job(folder, script, *options, ranks=ranks, launcher=launcher))
-
-
 _plans: list[tuple[Job, ...]] = []
 
 
 def plan(*jobs: Job) -> tuple[Job, ...]:
-    """Lets these jobs run in turn once the first of them is requested: half a minute at most, for
+    """Lets these jobs run in turn once the first of them is requested: ten minutes at most, for
     the host is sampled less often later."""
     _plans.append(jobs)
     return jobs
@@ -97,6 +86,8 @@ class Observed:
     def __init__(self, folders: pytest.TempPathFactory) -> None:
         self._folders = folders
         self._cases: dict[Job, Case] = {}
+        self._begun: set[tuple[Job, ...]] = set()
+        """Plans that have run. If one failed, each of its other jobs runs by itself."""
 
     def case(self, script: str, *options: str, ranks: int = 2) -> Case:
         return self.case_of(job_of(script, *options, ranks=ranks))
@@ -106,7 +97,9 @@ class Observed:
 
     def case_of(self, job: Job) -> Case:
         if job not in self._cases:
-            planned = next((jobs for jobs in _plans if job in jobs), (job,))
+            waiting = (jobs for jobs in _plans if job in jobs and jobs not in self._begun)
+            planned = next(waiting, (job,))
+            self._begun.add(planned)
             self._record([each for each in planned if each not in self._cases])
         return self._cases[job]
 
@@ -124,6 +117,12 @@ class Observed:
             if job not in self._cases:
                 folder = self._folders.mktemp("job")
                 self._cases[job] = record(folder, job.command)
+
+
+def printed_by(case: Case) -> str:
+    """What a recorded job wrote to its standard output."""
+    (output,) = Path(case.subject.ref).rglob("stdout.log")
+    return output.read_text(encoding="utf-8")
 
 
 def median_phases(rank: Rank) -> dict[str, float]:
