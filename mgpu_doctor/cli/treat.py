@@ -128,7 +128,7 @@ def treat(
     if lists:
         from mgpu_doctor.treat.trial_table import render_list
 
-        print_text(render_list())
+        print_text(render_list(width=display_of(sys.stdout)["width"]))
         return
     wanted = _parse_treatments(only, tries)
     seconds = _parse_budget(budget)

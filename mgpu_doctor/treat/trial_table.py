@@ -26,7 +26,7 @@ _VERDICTS = {
     Verdict.DOES_NOT_FIT: "does not fit",
     Verdict.UNTRIED: "not tried",
 }
-_INDENT = "  "
+_INDENT, _DEEP = "  ", "    "
 COARSE = 0.1
 """Half of an interval from which the report says that trials were too coarse. A choice."""
 _HEAD = ("treatment", "verdict", "step time", "95 % interval", "predicted", "memory", "loss")
@@ -80,21 +80,22 @@ def render_report(report: TrialReport, *, width: int, unicode: bool) -> str:
         parts += ["", *_wrap([f"Do not fit: {'; '.join(unfit)}."], width)]
     if waiting:
         parts += ["", *_wrap([f"Tried only with --only NAME: {', '.join(waiting)}."], width)]
-    parts += ["", *_kept(report, width)]
+    parts += ["", *_kept(report)]
     return "\n".join(parts) + "\n"
 
 
-def render_list() -> str:
+def render_list(*, width: int) -> str:
     """All treatments, with what they may change and what they need."""
-    lines = []
+    lines: list[str] = []
     for treatment in TREATMENTS.values():
         values = treatment.values
         value = "" if values is None else f"=N ({values[0]} to {values[-1]})"
-        lines += [f"{treatment.name}{value}", f"    {treatment.summary}."]
-        lines.append(f"    {_describe(treatment)}")
+        lines.append(f"{treatment.name}{value}")
+        lines += _wrap([f"{treatment.summary}.", _describe(treatment)], width, _DEEP, _DEEP)
     lines += ["", "Only an edit of the script can do this:"]
     for advice in ADVICE:
-        lines += [f"  {advice.summary}: {advice.reason}.", f"    {advice.lines}"]
+        lines += _wrap([f"{advice.summary}: {advice.reason}."], width, _INDENT, _DEEP)
+        lines.append(f"{_DEEP}{advice.lines}")
     return "\n".join(lines) + "\n"
 
 
@@ -210,12 +211,21 @@ def _align(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(row[place].ljust(widths[place]) for place in used).rstrip()
 
 
-def _wrap(sentences: Sequence[str], width: int) -> Iterator[str]:
+def _wrap(
+    sentences: Sequence[str], width: int, first: str = "", rest: str = _INDENT
+) -> Iterator[str]:
+    """Lines of each sentence, with these indents of its first line and of the others."""
     for sentence in sentences:
-        yield from textwrap.wrap(sentence, width, break_on_hyphens=False, subsequent_indent=_INDENT)
+        yield from textwrap.wrap(
+            sentence,
+            width,
+            break_on_hyphens=False,
+            initial_indent=first,
+            subsequent_indent=rest,
+        )
 
 
-def _kept(report: TrialReport, width: int) -> Iterator[str]:
+def _kept(report: TrialReport) -> Iterator[str]:
     if not report.kept:
         yield "Nothing is shown to help." if report.was_tried else "Nothing was tried."
         return
@@ -227,9 +237,8 @@ def _kept(report: TrialReport, width: int) -> Iterator[str]:
         for name in outcome.values
     }
     for name, value in report.kept.items():
-        yield from _wrap(
-            [f"{_INDENT}{_write(report, name, value)}{_where(sites.get(name, ()))}"], width
-        )
+        # Not wrapped: it is there to be copied.
+        yield f"{_INDENT}{_write(report, name, value)}{_where(sites.get(name, ()))}"
 
 
 def _write(report: TrialReport, name: str, value: Value) -> str:

@@ -93,6 +93,8 @@ def test_the_text_fits_and_names_lines_and_places() -> None:
     ):
         assert line in text.splitlines()
     assert max(map(len, text.splitlines())) <= 125
+    kept = text.splitlines()[-2:]
+    assert render_report(made(), width=40, unicode=True).splitlines()[-2:] == kept  # to be copied
     assert render_report(made(), width=100, unicode=False).isascii()
 
 
