@@ -72,7 +72,7 @@ class TopApp(ThemedApp):
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
     # Textual declares these as instance variables: no ClassVar here.
-    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, USUAL), (WIDE_FROM, WIDE)]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, USUAL), (WIDE_FROM, WIDE)]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
     NOTIFICATION_TIMEOUT = keys.ANSWERED_FOR
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
-from textual.widgets import Footer, Label
+from textual.widget import Widget
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey, FooterLabel
 
 from mgpu_doctor.report import text
 
@@ -144,6 +145,11 @@ MAIN_ACTIONS = frozenset(
 """Actions of the main screen, not of the graphs or the events."""
 
 
+LEFT_OUT = ("command_palette", "details", "launch", "attach", "pan", "follow", "filter")
+"""Actions whose keys the bottom line leaves out first, in this order, before those at its right
+end: another place shows them, or they are needed least."""
+
+
 class KeyHints(Footer):
     """The line of keys at the bottom; those that it has no room for are left out. At the start
     Textual makes it eight times, mostly of the same keys; each time took a hundredth of the time to
@@ -169,20 +175,40 @@ class KeyHints(Footer):
         if hints != self._hinted:
             self._hinted = hints
             await super().recompose()
-            self.call_after_refresh(self._leave_out)
+            self._leave_out()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._leave_out)
+        self._leave_out()
 
     def _leave_out(self) -> None:
-        hints = [hint for hint in self.children if hint.display]
-        docked = [hint.region.x for hint in hints if hint.styles.is_docked]
-        end = min(docked, default=self.region.right)
-        for hint in hints:
-            hint.visible = hint.styles.is_docked or hint.region.right <= end
-        for keys, words in pairwise(hints):
-            if isinstance(words, Label):  # of the group of keys before it
-                keys.visible = words.visible
+        """Shows the keys that fit as a whole. A group of keys stays with the words after it."""
+        units: list[tuple[int, list[Widget]]] = []
+        for child in self.children:
+            if isinstance(child, FooterLabel):
+                units[-1][1].append(child)
+            else:
+                key = next(iter(child.query(FooterKey)), child)
+                units.append((_expendable(key), [child]))
+        cells = [sum(map(_cells, widgets)) for _, widgets in units]
+        left = list(range(len(units)))
+        while left and sum(cells[place] for place in left) - 1 > self.app.size.width:
+            left.remove(max(left, key=lambda place: (units[place][0], place)))
+        for place, (_, widgets) in enumerate(units):
+            for widget in widgets:
+                widget.display = place in left
+
+
+def _cells(widget: Widget) -> int:
+    """Returns the cells that a widget takes with what is around it, before it is laid out."""
+    styles, room = widget.styles, widget.app.size
+    return widget.get_content_width(room, room) + styles.gutter.width + styles.margin.width
+
+
+def _expendable(key: Widget) -> int:
+    """Returns how soon a key is left out: 0 for the last; of equals the rightmost is the first."""
+    action = key.action if isinstance(key, FooterKey) else ""
+    name = action.partition("(")[0].removeprefix("app.")
+    return len(LEFT_OUT) - LEFT_OUT.index(name) if name in LEFT_OUT else 0
 
 
 def list_bindings() -> list[Binding]:

@@ -563,3 +563,24 @@ async def test_nothing_is_stopped_by_who_only_looks() -> None:
         await until(pilot, lambda: keys.READONLY[:20] in screen_text(app), "it says why not")
         assert len(app.screen_stack) == 1
         assert "Stop  x" not in {each.title for each in app.get_system_commands(app.screen)}
+
+
+@pytest.mark.parametrize(
+    ("width", "key", "line"),
+    [
+        (60, "", "q quit ? help / filter g graphs e events d examine x stop"),
+        (80, "", "q quit ? help / filter g graphs e events n new a attach d examine x stop"),
+        (60, "e", "0 all kinds, newest ↑ newer ↓ older esc close ? help"),
+        (80, "g", "tab measure esc close [ shorter ] longer 0 now ↑ previous ↓ next ? help"),
+    ],
+)
+async def test_keys_for_which_there_is_no_room_are_left_out_the_least_needed_first(
+    width: int, key: str, line: str
+) -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(200, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press(*key)
+        await until(pilot, lambda: "palette" in screen_text(app).splitlines()[-1], "all keys")
+        await pilot.resize_terminal(width, 24)
+        await until(pilot, lambda: screen_text(app).splitlines()[-1] == line, line)
