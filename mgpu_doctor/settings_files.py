@@ -6,15 +6,14 @@ at the first folder that others can write to.
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from mgpu_doctor.errors import WRONG_USAGE, DoctorError
 from mgpu_doctor.launch.messages import print_message
@@ -59,10 +58,10 @@ def read_settings(folder: Path | None) -> Settings:
                     catalogue,  # imports all rules, which few users need
                 )
 
-                return replace(settings_from(table, catalogue().rules), forgiving=True)
+                return structs.replace(settings_from(table, catalogue().rules), forgiving=True)
         except (ValueError, SettingsError, AttributeError, RecursionError) as error:
             raise SettingsError(f"[tool.mgpu-doctor] in {file}: {error}") from None
-    return replace(DEFAULTS, forgiving=True)
+    return structs.replace(DEFAULTS, forgiving=True)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str, bool]]:
@@ -110,6 +109,9 @@ def others_can_write(status: os.stat_result) -> bool:
 def _is_private_group(number: int) -> bool:
     if number == 0:
         return True  # root's
+    import grp  # few folders need them
+    import pwd
+
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.live_jobs import LiveJobs
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.live.replay import Replay
+    from mgpu_doctor.rules.settings import Settings
     from mgpu_doctor.tui.filter.language import Filter
     from mgpu_doctor.tui.jobs.starting import Started
 
@@ -134,6 +135,9 @@ def top(
         )
     if not still:
         _require_terminal()
+    from mgpu_doctor import settings_files
+
+    settings = settings_files.settings()
     chosen = _parse_filters(only)
     is_whole = hosts is not None or job is not None or replay is not None or command is not None
     proposal = None if is_whole else propose_option(os.environ)
@@ -142,21 +146,28 @@ def top(
             print_message(f"{proposal}.")
         wanted = _options_for_still()
         source = (
-            _make_answered_source(hosts, wanted)
+            _make_answered_source(hosts, settings, wanted)
             if hosts is not None
-            else _make_source(job, replay, wanted=wanted)
+            else _make_source(job, replay, settings, wanted=wanted)
         )
         _print_still(source, chosen, as_json=json)
         return
     if hosts is not None:
         raise click.exceptions.Exit(
-            _draw(_make_host_source(hosts, every=interval), chosen, interval, readonly=True)
+            _draw(
+                _make_host_source(hosts, settings, every=interval),
+                chosen,
+                interval,
+                settings=settings,
+                readonly=True,
+            )
         )
     _show_live(
         job,
         replay,
         chosen,
         interval,
+        settings=settings,
         command=command,
         record=record,
         readonly=readonly,
@@ -170,6 +181,7 @@ def _show_live(
     only: Filter | None,
     interval: float,
     *,
+    settings: Settings,
     command: Sequence[str] | None,
     record: Path | None,
     readonly: bool,
@@ -179,8 +191,16 @@ def _show_live(
     gc.disable()  # until all is loaded: collecting takes a tenth of the time to the first frame
     recorder = _make_recorder(record)
     started = _start(command) if command else None
-    source = _make_source(str(started.recording) if started else job, replay, recorder)
-    code = _draw(source, only, interval, readonly=readonly, recorder=recorder, notice=notice)
+    watched = str(started.recording) if started else job
+    code = _draw(
+        _make_source(watched, replay, settings, recorder),
+        only,
+        interval,
+        settings=settings,
+        readonly=readonly,
+        recorder=recorder,
+        notice=notice,
+    )
     if started is not None:
         from mgpu_doctor.tui.jobs.starting import farewell
 
@@ -194,17 +214,17 @@ def _draw(
     only: Filter | None,
     interval: float,
     *,
+    settings: Settings,
     readonly: bool,
     recorder: Recorder | None = None,
     notice: str | None = None,
 ) -> int:
     """Show a source until the user quits; the exit code. `notice`: shown at first."""
-    from mgpu_doctor.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
     live = TopApp(
-        source, interval, settings=settings(), readonly=readonly, recorder=recorder, notice=notice
+        source, interval, settings=settings, readonly=readonly, recorder=recorder, notice=notice
     )
     live.set_reactive(TopApp.view, View(filter=only))
     gc.freeze()  # what is loaded stays: no later collection has to search it
@@ -270,18 +290,18 @@ def _options_for_still() -> FrameOptions:
 def _make_source(
     job: str | None,
     replay: str | None,
+    settings: Settings,
     recorder: Recorder | None = None,
     wanted: FrameOptions | None = None,
 ) -> LiveJobs | Replay:
-    from mgpu_doctor.settings_files import settings
-
-    chosen = settings()
     if replay is None:
         from mgpu_doctor.live.frame_source import ALL_OPTIONS
         from mgpu_doctor.live.live_jobs import LiveJobs
 
         recording = None if job is None else _find_recording(job)
-        jobs = LiveJobs(recording, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
+        jobs = LiveJobs(
+            recording, settings=settings, recorder=recorder, wanted=wanted or ALL_OPTIONS
+        )
         if wanted is None:
             jobs.begin()
         return jobs
@@ -290,7 +310,7 @@ def _make_source(
 
     folder = _find_recording(replay)
     try:
-        return Replay(folder, chosen)
+        return Replay(folder, settings)
     except NotARecording as error:
         exit_with(NOTHING_EXAMINED, str(error))
 
@@ -302,22 +322,26 @@ def _find_recording(name: str) -> Path:
 
 
 def _make_host_source(
-    hosts: HostsRequest, wanted: FrameOptions | None = None, every: float = POLL_EVERY
+    hosts: HostsRequest,
+    settings: Settings,
+    wanted: FrameOptions | None = None,
+    every: float = POLL_EVERY,
 ) -> HostJobs:
     """The jobs on these hosts. `wanted`: for one frame, which waits until the hosts have
     answered. `every`: seconds between frames; agents poll no less often than `POLL_EVERY`."""
     from mgpu_doctor.cluster.host_fleet import Fleet
     from mgpu_doctor.live.frame_source import ALL_OPTIONS
     from mgpu_doctor.live.host_jobs import HostJobs
-    from mgpu_doctor.settings_files import settings
 
     fleet = Fleet(*hosts.find(), min(every, POLL_EVERY))
-    return HostJobs(fleet, settings(), wanted or ALL_OPTIONS, patient=wanted is not None)
+    return HostJobs(fleet, settings, wanted or ALL_OPTIONS, patient=wanted is not None)
 
 
-def _make_answered_source(hosts: HostsRequest, wanted: FrameOptions) -> HostJobs:
+def _make_answered_source(
+    hosts: HostsRequest, settings: Settings, wanted: FrameOptions
+) -> HostJobs:
     """The jobs on these hosts, for one frame; exits with code 3 if no host answers."""
-    source = _make_host_source(hosts, wanted)
+    source = _make_host_source(hosts, settings, wanted)
     if reason := source.explain_silence():
         source.close()
         exit_with(NOTHING_EXAMINED, reason)

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.untrusted_files import entries_below, open_below, within_budget
 
@@ -83,6 +82,8 @@ def _runs_here(info: Mapping[str, Any], who: str) -> bool:
 def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Path]]:
     """Yields the black boxes whose process may run here, judged by their names: the folder that
     must contain them, and their path."""
+    from mgpu_probes.inprocess.layout import BOX_SUFFIX  # not needed to find living jobs
+
     hosts = entries_below(recording, recording / HOSTS)[:MOST_HOSTS]
     folders = [(recording, host.path / BOXES) for host in hosts]
     folders += [(outside, outside) for outside in find_outside((info, *read_tasks(recording)))]
@@ -90,12 +91,14 @@ def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Pat
         for entry in entries_below(root, folder)[:MOST_BOXES]:
             _, pid, *_ = (*entry.name.split("."), "", "")  # HOST.PID.ATTEMPT.box
             may_run = pid.isdecimal() and os.path.exists(f"/proc/{pid[:10]}")
-            if entry.name.endswith(box.BOX_SUFFIX) and may_run:
+            if entry.name.endswith(BOX_SUFFIX) and may_run:
                 yield root, entry.path
 
 
 def _writes(root: Path, path: Path) -> bool:
     """Returns whether the process that made this box runs here."""
+    from mgpu_probes.inprocess.layout import HEADER_SIZE
+
     from mgpu_doctor.recording import boxheader  # not needed on a machine without a job
 
     try:
@@ -103,7 +106,7 @@ def _writes(root: Path, path: Path) -> bool:
     except OSError:
         return False
     try:
-        header = boxheader.read_at(descriptor, 0, box.HEADER_SIZE)
+        header = boxheader.read_at(descriptor, 0, HEADER_SIZE)
         boxheader.geometry(header)
     except (OSError, boxheader.BadBox):
         return False

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from mgpu_doctor.rules.rule import Limits, Rule
@@ -24,11 +25,10 @@ class SettingsError(ValueError):
     """A setting that no rule takes; the message is one clear sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """`values`: code -> limit -> value."""
 
-    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, float]] = {}
     ignore: frozenset[str] = frozenset()
     forgiving: bool = False
     """If a rule of ours or a part of the analysis raises an exception, the diagnosis goes on

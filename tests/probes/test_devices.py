@@ -218,6 +218,25 @@ def test_a_first_sample_that_was_begun_earlier_asks_nothing_twice(
     assert asked("devices.begin()") == asked("")
 
 
+def test_a_first_sample_in_a_hurry_leaves_the_other_ends_of_nvlinks_to_the_second(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    machine("busy", gpus=1).write(str(tmp_path / "state"))
+    read = (
+        "from mgpu_probes.outside.devices import Devices\n"
+        "devices = Devices(patience=60)\ndevices.begin()\n"
+        "for _ in range(2):\n"
+        "    (device,) = devices.sample()['devices']\n"
+        "    print({(link['up'], link['remote']) for link in device['nvlinks']})\n"
+        "devices.close()"
+    )
+    environment = nvml.environment(tmp_path / "state")
+    ended = subprocess.run(
+        [sys.executable, "-c", read], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines() == ["{(True, None)}", "{(True, 'switch')}"]
+
+
 def test_one_look_asks_less_and_shows_the_same(nvml: PretendNvml, tmp_path: Path) -> None:
     def asked(*, details: bool) -> tuple[dict[str, Any], dict[str, int]]:
         counted = tmp_path / f"counts{details}"

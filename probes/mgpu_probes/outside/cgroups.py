@@ -155,7 +155,7 @@ def _folders(root: Path, controller: str, pid: int | str = "self") -> Iterator[P
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("ascii", "replace").strip()
+        return path.read_text("utf-8", "replace").strip()
     except OSError:
         return ""
 
@@ -247,6 +247,6 @@ def _limit_or_none(path: Path) -> int | None:
 def _bounded_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("ascii", "replace").strip()
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,21 +49,21 @@ class OverBudgetError(OSError):
     """Reading takes more memory or time than the files' size on disk justifies."""
 
 
-@dataclass(slots=True)
 class Budget:
     """What reading may still cost. `deadline`: in seconds of `time.thread_time`, because waiting
     for a slow disk or a running job is no attack."""
 
-    objects: float = FIRST_OBJECTS
-    deadline: float = field(default_factory=lambda: time.thread_time() + FIRST_SECONDS)
-    known: set[tuple[int, int]] = field(default_factory=set)
+    def __init__(self, objects: float = FIRST_OBJECTS, deadline: float | None = None) -> None:
+        self.objects = objects
+        self.deadline = time.thread_time() + FIRST_SECONDS if deadline is None else deadline
+        self._known: set[tuple[int, int]] = set()
 
     def admit(self, status: os.stat_result) -> int:
         """Adds an opened file to the budget; returns its bytes on disk."""
         disk = min(status.st_size, max(512 * status.st_blocks, LEAST_DISK))
         identity = status.st_dev, status.st_ino
-        if identity not in self.known:
-            self.known.add(identity)
+        if identity not in self._known:
+            self._known.add(identity)
             self.earn(disk)
         return disk
 

@@ -168,6 +168,18 @@ def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_no_job_is_started_if_the_settings_are_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.mgpu-doctor]\nignore = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(top_verb, "_require_terminal", lambda: None)
+    done = run_top_here("--", "touch", str(tmp_path / "started"))
+    assert done.exit_code == 2
+    assert "ignore must be a list of codes" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_one_frame_needs_no_textual() -> None:
     script = (
         "import sys\n"

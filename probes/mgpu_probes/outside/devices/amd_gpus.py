@@ -5,9 +5,9 @@ Written from its published interface. A value that is missing, `N/A` or no numbe
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from typing import Any
 
 from mgpu_probes.outside.devices.device_fields import join_part, make_unknown_device
@@ -22,7 +22,7 @@ _ABSENT = 0xFFFFFFFF
 
 
 def is_amdsmi_installed() -> bool:
-    return importlib.util.find_spec("amdsmi") is not None
+    return PathFinder.find_spec("amdsmi") is not None
 
 
 class AmdGpus:

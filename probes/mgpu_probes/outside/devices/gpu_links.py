@@ -76,20 +76,18 @@ def query_pcie_traffic(handle: Any) -> Json:
 
 
 class NvLinks:
-    """The NVLinks of one device. Unsupported counters are queried only once. `remotes`: query the
-    device at the other end of each link."""
+    """The NVLinks of one device. Unsupported counters are queried only once."""
 
-    def __init__(self, *, remotes: bool = True) -> None:
-        self._remotes = remotes
+    def __init__(self) -> None:
         self._count: int | None = None
         self._kinds = dict(_ERRORS)
         self._ends: dict[int, str | None] = {}
-        """The device at the other end of each link that was up when last queried. Once it is
-        known, it stays the same while the link is up."""
+        """The device at the other end of each link that was up when last queried; None: unknown.
+        Once it is known, it stays the same while the link is up."""
         self._sent, self._received = Rate(), Rate()
 
     def states(self, handle: Any) -> Json:
-        """Whether each link is up, and the device at its other end."""
+        """Whether each link is up."""
         links = []
         for link in range(self._links(handle)):
             try:
@@ -100,15 +98,16 @@ class NvLinks:
                 if is_unsupported(error):
                     continue
                 raise
-            links.append({"link": link, "up": up, "remote": self._end(handle, link, up=up)})
+            links.append({"link": link, "up": up})
+        self._ends = {link["link"]: self._ends.get(link["link"]) for link in links if link["up"]}
         return {"nvlinks": links}
 
-    def _end(self, handle: Any, link: int, *, up: bool) -> str | None:
-        if not up:
-            self._ends.pop(link, None)
-        elif self._remotes and self._ends.get(link) is None:
-            self._ends[link] = _remote(handle, link)
-        return self._ends.get(link)
+    def ends(self, handle: Any) -> Json:
+        """The device at the other end of each link that was up when `states` was called."""
+        self._ends = {
+            link: _remote(handle, link) if end is None else end for link, end in self._ends.items()
+        }
+        return {"nvlink_ends": self._ends}
 
     def errors(self, handle: Any) -> Json:
         """Error counters by link. Raises NVMLError if they are denied."""

@@ -81,7 +81,7 @@ def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> li
     """The queries of one of `among` devices. `slowly`: seconds between queries of slow values.
     With many devices, only the load is queried in every sample."""
     soon = RELAXED_PERIOD if among >= MANY_GPUS else 0.0
-    nvlinks = NvLinks(remotes=details)
+    nvlinks = NvLinks()
     asked = [
         Question("name", query_name, ONCE, loud=True),
         Question("uuid", query_uuid, ONCE, loud=True),
@@ -108,6 +108,7 @@ def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> li
         Question("NVLink traffic", nvlinks.traffic, soon),
         Question("PCIe replays", query_pcie_replays, slowly),
         Question("PCIe traffic", query_pcie_traffic, soon, slow=True),
+        Question("NVLink ends", nvlinks.ends, slowly, later=True),
         Question("NVLink errors", nvlinks.errors, slowly, later=True),
         Question("memory affinity", query_numa_node, ONCE, later=True),
         Question("CPU affinity", query_cpu_affinity, ONCE, later=True),
@@ -188,7 +189,9 @@ class NvmlGpu:
                 troubles.setdefault(trouble, []).append(question.what)
         self._remember(attached)
         values.update({name: join_part(name, *known) for name, known in parts.items()})
-        values["nvlinks"] = self._links.joined(values["nvlinks"], values.pop("nvlink_errors", None))
+        values["nvlinks"] = self._links.joined(
+            values["nvlinks"], values.pop("nvlink_ends", None), values.pop("nvlink_errors", None)
+        )
         return _finished(values, troubles)
 
     def _find(self) -> None:
@@ -211,19 +214,27 @@ class NvmlGpu:
 
 
 class _Links:
-    """The NVLinks joined with their error counters, which are queried separately. The result is
-    cached until one of the answers changes."""
+    """The NVLinks joined with the devices at their other ends and their error counters, which are
+    queried separately. The result is cached until one of the answers changes."""
 
     def __init__(self) -> None:
-        self._of: tuple[Any, Any] = (None, None)
+        self._of: tuple[Any, ...] = (None, None, None)
         self._joined: list[Json] = []
 
-    def joined(self, links: list[Json] | None, errors: Json | None) -> list[Json]:
-        if self._of[0] is not links or self._of[1] is not errors:
-            values = errors or {}
-            self._of = links, errors
+    def joined(
+        self, links: list[Json] | None, ends: Json | None, errors: Json | None
+    ) -> list[Json]:
+        answers = links, ends, errors
+        if any(known is not new for known, new in zip(self._of, answers, strict=True)):
+            self._of = answers
+            remotes, counters = ends or {}, errors or {}
             self._joined = [
-                {**link, "errors": values.get(link["link"], [])} for link in links or []
+                {
+                    **link,
+                    "remote": remotes.get(link["link"]),
+                    "errors": counters.get(link["link"], []),
+                }
+                for link in links or []
             ]
         return self._joined
 
