@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.support import DOCTOR, ROOT, Run, machine, spread, timed
+from benchmarks.support import ROOT, Run, machine, spread, timed
 from mgpu_doctor.recording.home import runs
 from tests.fakenvml.fakenvml import build
 from tests.fakenvml.fakenvml import machine as pretend
@@ -43,6 +43,8 @@ STARTS = 12
 """Of each, in turn: a first frame is too short a time to be compared otherwise."""
 PROCESSES = 16
 PEER = "nvitop==1.7.2"
+DOCTOR = str(Path(sys.executable).with_name("mgpu-doctor"))
+"""As users start it: `python -m` imports more."""
 INHERITED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """What is started has its modules compiled, as after an installation."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -225,7 +227,7 @@ def main() -> None:
     parser.add_argument("--nvitop", type=Path, help="its executable, where it is installed")
     args = parser.parse_args()
     print(f"benchmarks.top_cost on {machine()}; every {args.interval} s", flush=True)
-    top = (*DOCTOR, "top", "--interval", args.interval)
+    top = (DOCTOR, "top", "--interval", args.interval)
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
         empty = {"MGPU_DOCTOR_HOME": str(home / "empty")}
@@ -248,7 +250,7 @@ def main() -> None:
                 print(f"{STARTS} starts in turn, {name}: {seconds:.3f} s, {used:.3f} CPU-s")
             os.environ.update({**empty, **eight})
             their_once = measure_once("nvitop --once, 8 GPUs", (nvitop, "--once"), 5 * args.runs)
-            our_once = measure_once("top --once, 8 GPUs", (*DOCTOR, "top", "--once"), 5 * args.runs)
+            our_once = measure_once("top --once, 8 GPUs", (DOCTOR, "top", "--once"), 5 * args.runs)
         with job(home, 4, args) as few:
             measure("top, 4 ranks, no GPU", top, few)
         with gpus(home, 64) as many_gpus, job(home, 256, args) as ranks:

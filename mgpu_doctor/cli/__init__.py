@@ -41,9 +41,6 @@ FIRST_STEPS = (
     ("mgpu-doctor check", "See what can be measured here."),
 )
 """What a new user needs, above the list of all verbs."""
-GARBAGE_THRESHOLD = 10_000
-"""New objects between two garbage collections. With Python's default of 700, loading a verb runs
-sixty collections that free almost nothing."""
 INTERRUPTED = 130
 """128 + SIGINT."""
 
@@ -126,8 +123,7 @@ def app() -> None:
 
 
 def main() -> None:
-    """Entry point of the `mgpu-doctor` command."""
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    """Runs the verb of this process's command line, and exits."""
     guard_streams()  # until the exit: tracebacks can contain foreign text, too
     try:
         app(prog_name="mgpu-doctor")

@@ -1,11 +1,15 @@
-"""Garbage collection is paused while a verb examines a job, and resumed afterwards."""
+"""Garbage collection is rare while a verb is loaded, paused while it examines a job, and resumed
+afterwards."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
+from mgpu_doctor.__main__ import GARBAGE_THRESHOLD
 from mgpu_doctor.cli.terminal_output import pause_garbage_collection
 
 
@@ -26,3 +30,18 @@ def test_what_was_off_stays_off() -> None:
         with pause_garbage_collection():
             pass
         assert not gc.isenabled()
+
+
+def test_it_is_rare_before_anything_is_loaded() -> None:
+    script = (
+        "import gc, sys\n"
+        "from mgpu_doctor.__main__ import main\n"
+        "print('click' in sys.modules)\n"
+        "sys.argv = ['mgpu-doctor', '--version']\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(gc.get_threshold()[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    first, _, last = done.stdout.splitlines()
+    assert (first, last) == ("False", str(GARBAGE_THRESHOLD))
