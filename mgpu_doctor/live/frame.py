@@ -4,8 +4,9 @@ A GPU's index names it only together with its host."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.device_samples import Device
@@ -85,8 +86,7 @@ NO_PROGRESS = Progress()
 """Whether no step was measured."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, eq=False):
     at: float
     """The moment shown, seconds since the epoch."""
     source: str

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import structs
 from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
@@ -151,7 +151,8 @@ class TopApp(ThemedApp):
     def on_frame_missed(self, message: FrameMissed) -> None:
         """Keeps the last frame on screen; the header shows its age."""
         if self.frame is not None and self.frame.replay is None:
-            self.frame = replace(self.frame, late=max(0.0, time.time() - self.frame.at))
+            late = max(0.0, time.time() - self.frame.at)
+            self.frame = structs.replace(self.frame, late=late)
         if message.why not in self._missed and len(self._missed) < MOST_MISSED:
             self._missed.add(message.why)
             shown = (

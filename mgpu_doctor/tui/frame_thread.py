@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
+from msgspec import structs
 from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
@@ -108,7 +108,8 @@ class Frames:
         while self._left:
             self._left.pop().close()
         try:
-            return FrameMade(replace(self.source.frame(passed), late=late, interval=self._interval))
+            made = self.source.frame(passed)
+            return FrameMade(structs.replace(made, late=late, interval=self._interval))
         except Exception as error:
             if not forgiving:
                 raise

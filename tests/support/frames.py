@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.host_samples import HostSample
@@ -96,13 +97,13 @@ NOTHING = frame(
     hint="No job is under observation here. To start one: mgpu-doctor run -- COMMAND\n"
     "To see the last one again: mgpu-doctor top --replay 20260917-101500-train-4711",
 )
-EIGHT_GPUS = replace(STRAGGLER, devices=eight_gpus(), others=2)
+EIGHT_GPUS = structs.replace(STRAGGLER, devices=eight_gpus(), others=2)
 MANY_RANKS = frame(
     together(diagnoses.straggler(64, 37, Outcome.RUNNING), 0.564, 0.989),
     heat=heat(64, 37),
     devices=eight_gpus(),
 )
-BUSY = replace(MANY_RANKS, interval=1.0, age=21.6, ranks_age=15.4, gpus_age=3.1)
+BUSY = structs.replace(MANY_RANKS, interval=1.0, age=21.6, ranks_age=15.4, gpus_age=3.1)
 """A large job, which is sampled rarely."""
 HOSTILE = frame(
     diagnoses.failed(),
@@ -110,7 +111,7 @@ HOSTILE = frame(
     heat=diagnoses.HOSTILE,
     devices=DeviceSample(AT, (gpu(0, name=diagnoses.HOSTILE, trouble=diagnoses.HOSTILE),)),
 )
-REPLAYED = replace(
+REPLAYED = structs.replace(
     STRAGGLER,
     source="20260917-101500-train-4711",
     age=0.0,
@@ -123,7 +124,7 @@ UNKNOWN = frame(
     host=HostSample(AT, None, None, None, None, None),
 )
 
-RESOLVED = replace(
+RESOLVED = structs.replace(
     HEALTHY,
     followed=tuple(
         Followed(finding, AT - 20, AT - 8)

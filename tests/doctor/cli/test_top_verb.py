@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -60,7 +59,7 @@ class Counted(Still):
         del passed
         self.given += 1
         link = structs.replace(gpu(0), nvlink_sent=None if self.given == 1 else 7.0)
-        return replace(NOTHING, devices=DeviceSample(AT, (link,)))
+        return structs.replace(NOTHING, devices=DeviceSample(AT, (link,)))
 
 
 def test_one_frame_takes_a_second_sample_for_rates(

@@ -324,10 +324,10 @@ def test_when_the_job_is_over_the_next_one_is_mentioned() -> None:
     named = OneByOne(over, frames.HEALTHY)
     assert watched(named, fixed=True).of("mgpu_jobs_unwatched") == [1]
     assert named.turns == 0
-    alone = OneByOne(replace(over, others=0))
+    alone = OneByOne(structs.replace(over, others=0))
     watched(alone)
     assert alone.turns == 0
-    running = OneByOne(replace(frames.HEALTHY, others=3))
+    running = OneByOne(structs.replace(frames.HEALTHY, others=3))
     watched(running)
     assert running.turns == 0
 

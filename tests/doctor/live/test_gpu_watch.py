@@ -63,7 +63,7 @@ def test_a_defective_gpu_is_at_the_head_and_on_its_page(
     assert head[1].startswith(f"! {code}  ")
     assert f"GPU {index}" in head[1]
     assert head[2] == "no job"
-    with_job = replace(frame, diagnosis=diagnoses.straggler(), hint=None)
+    with_job = structs.replace(frame, diagnosis=diagnoses.straggler(), hint=None)
     head = [line.plain.rstrip() for line in header_lines(with_job, 100, View())]
     assert head[-1].startswith(f"! {code}  ")
     assert head[-2].startswith("! rank 2 is slow")

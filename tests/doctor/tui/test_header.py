@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.live.frame import Frame, Position
@@ -45,16 +46,16 @@ def test_without_a_step_there_is_no_line_about_steps() -> None:
 
 
 def test_a_step_that_is_newer_than_the_diagnosis_is_shown() -> None:
-    shown = header_text(replace(HEALTHY, going=GOING._replace(step=4711)), 100)
+    shown = header_text(structs.replace(HEALTHY, going=GOING._replace(step=4711)), 100)
     assert "step 4711" in shown
 
 
 def test_a_job_that_stands_or_diverges_says_so_first() -> None:
-    stands = header_text(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
+    stands = header_text(structs.replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
     assert "no step for 42 s" in stands
     assert "steps/s" not in stands
     assert "loss is not a number" in header_text(
-        replace(HEALTHY, going=GOING._replace(loss=float("inf"))), 40
+        structs.replace(HEALTHY, going=GOING._replace(loss=float("inf"))), 40
     )
 
 
@@ -63,7 +64,7 @@ def test_a_probe_that_switched_itself_off_is_reported_with_its_reason() -> None:
         "in-process probe", "it switched itself off on 1 ranks: disk full", "", Gap.PROCESS_PROBE
     )
     diagnosis = replace(diagnoses.healthy(), unexamined=(off,), efficiency_reason="no wait")
-    frame = replace(HEALTHY, diagnosis=diagnosis)
+    frame = structs.replace(HEALTHY, diagnosis=diagnosis)
     assert "probe off" in header_text(frame, 80)
     assert "efficiency ?  (no wait)" in header_text(frame, 200)
     assert "(it switched itself off on 1 ranks: disk full)" in header_text(frame, 220)
@@ -72,7 +73,7 @@ def test_a_probe_that_switched_itself_off_is_reported_with_its_reason() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_where_a_replay_stands_is_reported_on_narrow_screens_too(width: int) -> None:
     replay = Position(0.0, 125.0, 62.5, 1.0, paused=True)
-    frame = replace(HEALTHY, source="20261123-000610-torch_ddp-d5eb", replay=replay)
+    frame = structs.replace(HEALTHY, source="20261123-000610-torch_ddp-d5eb", replay=replay)
     first = header_text(frame, width).splitlines()[0]
     assert "replay paused " in first
     assert "of 2 min 5 s" in first

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.live.step_heatmap import Heatmap
 from mgpu_doctor.tui.app import TopApp
@@ -28,7 +27,7 @@ def test_it_is_sorted_like_the_ranks() -> None:
 def test_a_rank_that_was_not_compared_has_an_empty_row() -> None:
     known = STRAGGLER.heat
     assert isinstance(known, Heatmap)
-    less = replace(STRAGGLER, heat=Heatmap((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
+    less = structs.replace(STRAGGLER, heat=Heatmap((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
     assert [row.plain.split()[0] for row in heatmap.heatmap_lines(less, 80, View())][1:] == list(
         "0123"
     )
@@ -57,7 +56,8 @@ def test_the_legend_is_whole_or_left_out(width: int) -> None:
 def test_why_there_is_no_map_is_reported_to_its_end(width: int) -> None:
     why = "steps are not seen: this job was not started under observation (d: look at it)"
     lines = [
-        line.plain for line in heatmap.heatmap_lines(replace(STRAGGLER, heat=why), width, View())
+        line.plain
+        for line in heatmap.heatmap_lines(structs.replace(STRAGGLER, heat=why), width, View())
     ]
     assert max(map(len, lines)) <= width
     assert " ".join(lines) == f"no map of ranks by steps: {why}"

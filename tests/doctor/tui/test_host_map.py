@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis, RankSummary
@@ -69,7 +70,7 @@ def job() -> Frame:
     late = multi_host.status(
         "spare-1.cluster", sample=None, heard=None, silent=True, trouble="Connection refused"
     )
-    return replace(
+    return structs.replace(
         made,
         source="live: 11 of 13 hosts",
         diagnosis=diagnosis,
@@ -160,7 +161,7 @@ def folded(many: int) -> Frame:
     made = JOB.map
     assert made is not None
     everybody = RankGroup("all", tuple(range(many)), 0.01, 0.02, 0.1, 1.0, 0, blamed=False)
-    return replace(JOB, map=replace(made, groupings=(Grouping("stage", (everybody,)),)))
+    return structs.replace(JOB, map=replace(made, groupings=(Grouping("stage", (everybody,)),)))
 
 
 def test_a_row_that_is_too_long_takes_several_lines() -> None:
@@ -272,4 +273,4 @@ def grouped() -> Frame:
     diagnosis: Diagnosis | None = JOB.diagnosis
     assert diagnosis is not None
     staged = replace(diagnosis, stages=(tuple(range(40)), tuple(range(40, 96))))
-    return replace(JOB, diagnosis=staged, map=map_ranks(staged, JOB.heat))
+    return structs.replace(JOB, diagnosis=staged, map=map_ranks(staged, JOB.heat))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
@@ -187,6 +187,6 @@ async def test_graphs_are_drawn_for_every_second_frame_and_at_once_where_a_job_c
             panel.show(Frame(at, "live"), View())
         await pilot.pause()
         assert sorted({*drawn}) == [10.0, 12.0, 14.0]
-        panel.show(replace(STRAGGLER, at=15.0), View())
+        panel.show(structs.replace(STRAGGLER, at=15.0), View())
         assert drawn[-1] == 15.0
         assert not panel.display

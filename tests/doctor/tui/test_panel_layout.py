@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -105,7 +104,7 @@ async def test_lines_that_are_left_show_the_past_of_the_machine(
     processes = tuple(ListedProcess(pid, gpus=(0,)) for pid in range(20))
     past = collector.history(AT)
     idle = Frame(at=AT, source="live", host=HOST, processes=processes)
-    frame = replace(STRAGGLER if job else idle, devices=sample, history=past)
+    frame = structs.replace(STRAGGLER if job else idle, devices=sample, history=past)
     app = TopApp(Still(frame), interval=3600)
     async with app.run_test(size=size) as pilot:
         await shown(pilot)
@@ -119,7 +118,7 @@ async def test_lines_that_are_left_show_the_past_of_the_machine(
 async def test_a_warning_of_a_gpu_is_seen_where_two_are_in_a_line() -> None:
     hot = gpu(7, clock_reasons=("hw_thermal",), pids=tuple(range(4000, 4004)))
     devices = DeviceSample(AT, (*map(gpu, range(7)), hot))
-    app = TopApp(Still(replace(STRAGGLER, devices=devices)), interval=3600)
+    app = TopApp(Still(structs.replace(STRAGGLER, devices=devices)), interval=3600)
     async with app.run_test(size=(80, 24)) as pilot:
         await shown(pilot)
         await until(pilot, lambda: len(_rows(app, "GPUs")) == 4, "two in a line")

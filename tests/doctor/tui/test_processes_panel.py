@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def test_a_row_says_what_is_known_and_fits() -> None:
 
 
 def test_a_job_takes_the_place_of_processes_and_graphs() -> None:
-    job = replace(STRAGGLER, processes=ROWS)
+    job = structs.replace(STRAGGLER, processes=ROWS)
     assert process_lines(job, 100, View()) == []
     assert machine_lines(job, 100, View()) == []
 
@@ -95,14 +94,14 @@ def test_graphs_show_the_mean_of_all_gpus_and_the_newest_values() -> None:
         structs.replace(HOST, at=AT - ago, traffic={"read": 1 << 30, "written": (40 - ago) << 20})
         for ago in range(30, -1, -1)
     ]
-    frame = replace(MACHINE, history=Collector.of(samples, hosts).history(AT))
+    frame = structs.replace(MACHINE, history=Collector.of(samples, hosts).history(AT))
     text = "\n".join(line.plain for line in machine_lines(frame, 120, View()))
     assert "GPU utilization  40 %" in text
     assert "cpu  63 %" in text
     assert "memory  38 %" in text
     assert "disk  1 MiB/s" in text
     assert "network  ?" in text
-    without = replace(frame, devices=None)
+    without = structs.replace(frame, devices=None)
     assert "GPU" not in "\n".join(line.plain for line in machine_lines(without, 120, View()))
 
 
@@ -143,7 +142,7 @@ async def test_a_process_is_ended_only_after_a_question(
 ) -> None:
     monkeypatch.setattr("mgpu_doctor.live.process_list.MOST_OTHERS", 10_000)
     rows = [one for one in ProcessList().read(None) if one.pid == child.pid]
-    app = TopApp(Still(replace(MACHINE, processes=tuple(rows))))
+    app = TopApp(Still(structs.replace(MACHINE, processes=tuple(rows))))
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         await until(pilot, lambda: getattr(app.focused, "id", "") == "processes", "the focus")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
@@ -90,22 +88,22 @@ def test_without_a_gpu_it_is_what_is_resident_on_this_host() -> None:
     assert made.diagnosis is not None
     second = made.diagnosis.ranks[1]
     assert memory_of(made)(second) == 3 * GIB
-    elsewhere = replace(made, host=structs.replace(host, host="node-b"))
+    elsewhere = structs.replace(made, host=structs.replace(host, host="node-b"))
     assert memory_of(elsewhere)(second) is None
-    assert memory_of(replace(made, host=None))(second) is None
+    assert memory_of(structs.replace(made, host=None))(second) is None
 
 
 def test_the_table_is_made_anew_only_where_something_of_it_is() -> None:
-    before, view = replace(STRAGGLER, devices=None), View()
+    before, view = structs.replace(STRAGGLER, devices=None), View()
     made = rank_table.rank_lines(before, 120, view)
-    assert rank_table.rank_lines(replace(before, at=AT + 1, late=1.0), 120, view) is made
+    assert rank_table.rank_lines(structs.replace(before, at=AT + 1, late=1.0), 120, view) is made
     others = {1: (1.0, 5 * GIB)}
     for other in (
         rank_table.rank_lines(before, 121, view),
         rank_table.rank_lines(before, 120, View(reversed=True)),
-        rank_table.rank_lines(replace(before, diagnosis=diagnoses.hang()), 120, view),
+        rank_table.rank_lines(structs.replace(before, diagnosis=diagnoses.hang()), 120, view),
         rank_table.rank_lines(
-            replace(before, host=structs.replace(HOST, processes=others)), 120, view
+            structs.replace(before, host=structs.replace(HOST, processes=others)), 120, view
         ),
     ):
         assert other is not made

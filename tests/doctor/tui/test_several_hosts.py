@@ -44,7 +44,7 @@ def alone(made: Frame) -> Frame:
         )
         for one in (made.devices, *made.elsewhere)
     ]
-    return replace(made, devices=samples[0], elsewhere=tuple(samples[1:]))
+    return structs.replace(made, devices=samples[0], elsewhere=tuple(samples[1:]))
 
 
 def test_a_pid_is_joined_on_its_own_host_alone() -> None:
@@ -57,7 +57,7 @@ def test_a_pid_is_joined_on_its_own_host_alone() -> None:
     ]
     told = [row.rpartition("MHz")[2].split() for row in rows(TWO)[1:4]]
     assert told == [["rank", "0"], ["rank", "1"], ["rank", "2"]]
-    stranger = replace(TWO, elsewhere=(structs.replace(TWO.elsewhere[0], host="node-x"),))
+    stranger = structs.replace(TWO, elsewhere=(structs.replace(TWO.elsewhere[0], host="node-x"),))
     assert used(stranger) == {2: (0,)}
 
 
@@ -71,7 +71,7 @@ def test_an_index_is_joined_on_its_own_host_alone() -> None:
         )
         for rank in case.ranks
     )
-    made = replace(
+    made = structs.replace(
         made, diagnosis=replace(made.diagnosis, case=replace(case, ranks=ranks, job=case.job))
     )
     assert used(made) == {0: (0,), 1: (1,), 2: (2,), 3: (3,)}
@@ -82,7 +82,7 @@ def test_memory_is_that_of_the_own_gpu() -> None:
     assert TWO.diagnosis is not None
     assert TWO.devices is not None
     fuller = structs.replace(TWO.devices.devices[0], memory_used=71 * GIB)
-    made = replace(
+    made = structs.replace(
         TWO, devices=structs.replace(TWO.devices, devices=(fuller, TWO.devices.devices[1]))
     )
     of = memory_of(made)
@@ -125,9 +125,9 @@ def test_one_host_has_no_column_and_hosts_without_gpus_say_so() -> None:
     made = Frame(AT, "r", devices=one, elsewhere=(bare,))
     assert rows(made)[0] == "No GPU seen on node-a: no NVIDIA driver"
     assert "host" not in rows(made)[1]
-    two = replace(made, elsewhere=(bare, structs.replace(bare, host="node-c")))
+    two = structs.replace(made, elsewhere=(bare, structs.replace(bare, host="node-c")))
     assert rows(two)[0] == "No GPU seen on 2 of 3 hosts"
-    assert rows(replace(made, devices=bare)) == ["No GPU seen: no NVIDIA driver"]
+    assert rows(structs.replace(made, devices=bare)) == ["No GPU seen: no NVIDIA driver"]
 
 
 def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
@@ -20,7 +19,7 @@ from mgpu_doctor.tui.view import View
 from tests.support.frames import EIGHT_GPUS, RESOLVED
 from tests.support.screens import screen_text
 
-DRAWN = replace(EIGHT_GPUS, followed=RESOLVED.followed)
+DRAWN = structs.replace(EIGHT_GPUS, followed=RESOLVED.followed)
 
 
 class Everything(ThemedApp):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame
@@ -18,7 +17,7 @@ def titles_of(frame: Frame) -> list[str]:
 
 
 def test_what_is_fresh_is_not_dated() -> None:
-    for frame in (MANY_RANKS, REPLAYED, replace(BUSY, ranks_age=0.9, gpus_age=2.1)):
+    for frame in (MANY_RANKS, REPLAYED, structs.replace(BUSY, ranks_age=0.9, gpus_age=2.1)):
         assert titles_of(frame) == ["GPUs", "Ranks", "Steps"]
 
 
@@ -37,16 +36,16 @@ def test_what_is_fresh_is_not_dated() -> None:
 def test_what_is_older_than_was_asked_for_says_how_old(
     interval: float, age: float, dated: bool
 ) -> None:
-    frame = replace(BUSY, interval=interval, ranks_age=age, gpus_age=0.0)
+    frame = structs.replace(BUSY, interval=interval, ranks_age=age, gpus_age=0.0)
     ago = f", {age:.0f} s ago" if dated else ""
     assert titles_of(frame) == ["GPUs", f"Ranks{ago}", f"Steps{ago}"]
     assert header.rank_title(frame) == f"Rank{ago}"
-    assert header.gpu_title(replace(frame, gpus_age=age)) == f"GPU{ago}"
+    assert header.gpu_title(structs.replace(frame, gpus_age=age)) == f"GPU{ago}"
 
 
 def test_whose_gpus_they_are() -> None:
     assert header.gpus_title(multi_host.FOUR_HOSTS) == "GPUs of 4 hosts"
-    fewer = replace(multi_host.FOUR_HOSTS, elsewhere=multi_host.FOUR_HOSTS.elsewhere[1:])
+    fewer = structs.replace(multi_host.FOUR_HOSTS, elsewhere=multi_host.FOUR_HOSTS.elsewhere[1:])
     assert header.gpus_title(fewer) == "GPUs of 3 of 4 hosts"
     bare = DeviceSample(AT, (), "no driver", host="a")
     one = Frame(AT, "r", devices=bare, elsewhere=(DeviceSample(AT, (gpu(0),), host="b"),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ WATCHED = HostSample(
     AT, 5.0, 4, 1.0, 2, 3, {4000: (1.5, 7)}, "node-a",
     tasks={4000: Task(cores=Cores({1}))}, groups={"a": Group(1.0, 2.0)},
 )  # fmt: skip
-FRAMES = {**ALL, "full": replace(EIGHT_GPUS, devices=SAMPLE, host=WATCHED)}
+FRAMES = {**ALL, "full": structs.replace(EIGHT_GPUS, devices=SAMPLE, host=WATCHED)}
 
 
 def problems(document: Any) -> list[str]:
@@ -128,7 +127,7 @@ def test_how_the_job_goes_is_reported_beside_its_rate() -> None:
     assert found["going"]["samples_per_second"] == 483.4
     assert found["going"]["parallel_efficiency"] == pytest.approx(0.668 * 0.989)
     assert found["going"]["loss_is_number"] is True
-    broken = frame_json(replace(EIGHT_GPUS, going=GOING._replace(loss=math.inf, idle=42.0)))
+    broken = frame_json(structs.replace(EIGHT_GPUS, going=GOING._replace(loss=math.inf, idle=42.0)))
     assert (broken["going"]["loss"], broken["going"]["loss_is_number"]) == (None, False)
     assert (broken["steps_per_second"], broken["going"]["idle_seconds"]) == (None, 42.0)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.live_jobs import LiveJobs
@@ -137,7 +138,7 @@ async def test_enter_explains_what_the_finding_means_below_what_was_found() -> N
 async def test_enter_and_y_without_a_job_are_about_a_defective_gpu() -> None:
     assert STRAGGLER.diagnosis is not None
     defect = replace(STRAGGLER.diagnosis.findings[0], code="gpu-lost", title="GPU 3 is lost")
-    app = TopApp(Still(replace(NOTHING, hardware=(defect,))), interval=3600)
+    app = TopApp(Still(structs.replace(NOTHING, hardware=(defect,))), interval=3600)
     async with app.run_test(size=(100, 60)) as pilot:
         await shown(pilot)
         await pilot.press("y")
@@ -174,7 +175,7 @@ async def test_a_finding_begins_with_its_fix_which_a_key_copies() -> None:
         (NOTHING, "r", "There are no ranks to sort."),
         (NOTHING, "d", "No job is shown"),
         (NOTHING, "p", "There is no recording to play."),
-        (replace(STRAGGLER, history=history()), ("g", "l"), "That is as far as it goes."),
+        (structs.replace(STRAGGLER, history=history()), ("g", "l"), "That is as far as it goes."),
         (STRAGGLER, ("e", "enter"), "⏎ does nothing here. ? shows the keys."),
         (NOTHING, "k", "k does nothing here. ? shows the keys."),
         (HEALTHY, "r", None),
@@ -435,19 +436,19 @@ async def test_when_a_job_comes_its_findings_are_what_keys_move_in() -> None:
 
 
 async def test_without_a_job_keys_work_in_the_processes_although_gpus_are_shown_first() -> None:
-    machine = replace(NOTHING, devices=EIGHT_GPUS.devices)
+    machine = structs.replace(NOTHING, devices=EIGHT_GPUS.devices)
     app = TopApp(Still(machine), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         await until(pilot, lambda: app.query_one("#gpus").display, "the GPUs")
         assert app.focused is None
         process = ListedProcess(7, 1, "ann", ("python",), machine.at)
-        app.post_message(FrameMade(replace(machine, processes=(process,))))
+        app.post_message(FrameMade(structs.replace(machine, processes=(process,))))
         await until(pilot, lambda: getattr(app.focused, "id", "") == "processes", "the processes")
 
 
 async def test_when_a_page_closes_no_hidden_panel_gets_the_focus() -> None:
-    machine = replace(NOTHING, devices=EIGHT_GPUS.devices, history=history())
+    machine = structs.replace(NOTHING, devices=EIGHT_GPUS.devices, history=history())
     app = TopApp(Still(machine), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
@@ -528,7 +529,7 @@ async def test_the_filter_leaves_what_matches() -> None:
 
 
 async def test_graphs_open_over_the_screen_and_keep_what_was_chosen() -> None:
-    app = TopApp(Still(replace(STRAGGLER, history=history())))
+    app = TopApp(Still(structs.replace(STRAGGLER, history=history())))
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         chosen = []

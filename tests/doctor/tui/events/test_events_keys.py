@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.live.frame import Frame, Position
@@ -12,7 +11,7 @@ from mgpu_doctor.report.job_events import Kind
 from mgpu_doctor.tui.screens.events_screen import Choice, EventsScreen, Sheet, timeline
 from tests.support.eventful_job import AT, EVENTFUL, case, event, frame, rank
 
-FALLEN = replace(EVENTFUL, at=AT + 60)
+FALLEN = structs.replace(EVENTFUL, at=AT + 60)
 MANY = frame(
     case([rank(0, events=tuple(event("note", step, 0.0, f"note {step}") for step in range(200)))])
 )
@@ -60,8 +59,8 @@ async def test_enter_goes_to_the_marked_event_of_a_replay() -> None:
             wanted.append(message.at)
 
     position = Position(AT - 600, AT, AT, 1.0, False)
-    known = timeline(replace(EVENTFUL, replay=position))
-    for shown, moments in ((EVENTFUL, []), (replace(EVENTFUL, replay=position), [2])):
+    known = timeline(structs.replace(EVENTFUL, replay=position))
+    for shown, moments in ((EVENTFUL, []), (structs.replace(EVENTFUL, replay=position), [2])):
         app = Player(shown)
         async with app.run_test(size=(120, 40)) as pilot:
             await pilot.pause()

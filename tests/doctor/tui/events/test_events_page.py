@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
@@ -16,7 +17,7 @@ from tests.support.eventful_job import AT, EVENTFUL, START
 from tests.support.screens import SIZES, check
 
 EARLY = START + 400.0
-REPLAYED = replace(EVENTFUL, at=EARLY, replay=Position(START, AT, EARLY, 1.0, paused=False))
+REPLAYED = structs.replace(EVENTFUL, at=EARLY, replay=Position(START, AT, EARLY, 1.0, paused=False))
 SOME = Choice(frozenset({Kind.GPUS, Kind.ERRORS}))
 PAGES = {"all": (EVENTFUL, Choice()), "some": (EVENTFUL, SOME), "replay": (REPLAYED, Choice())}
 MANY = Timeline(

@@ -292,7 +292,9 @@ def test_without_a_job_gpus_are_mentioned() -> None:
 def test_a_replay_tells_nothing_that_is_yet_to_come() -> None:
     then = START + 242.0
     position = Position(START, AT, then, 1.0, paused=True)
-    moments = [event.at for event in timeline(replace(EVENTFUL, at=then, replay=position)).events]
+    moments = [
+        event.at for event in timeline(structs.replace(EVENTFUL, at=then, replay=position)).events
+    ]
     known = [moment for moment in moments if moment is not None]
     assert max(known) == START + 241.0
     assert known == sorted(known, reverse=True)

@@ -33,7 +33,7 @@ def shown_numbers(made: Frame, typed: str) -> tuple[list[int | None], list[int]]
 
 def machine(*devices: Device, **changes: Any) -> Frame:
     """Four ranks with pids 4000 to 4003, and these GPUs."""
-    return replace(STRAGGLER, devices=DeviceSample(AT, devices), **changes)
+    return structs.replace(STRAGGLER, devices=DeviceSample(AT, devices), **changes)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_pids_of_another_host_mean_nothing_here() -> None:
     made = machine(gpu(0, pids=(4001,)), host=here)
     assert used(made) == {}
     assert shown_numbers(made, "host:node-b") == ([], [0])
-    assert used(replace(made, host=structs.replace(here, host="node-a"))) == {1: (0,)}
+    assert used(structs.replace(made, host=structs.replace(here, host="node-a"))) == {1: (0,)}
 
 
 def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:
@@ -115,7 +115,7 @@ def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:
     )
     assert {rank.rank for rank in cases} == {0, 1, 2, 3}
     made = machine(*(gpu(index, pids=(90 + index,)) for index in range(4)))
-    made = replace(made, diagnosis=replace(diagnosis, case=replace(case, ranks=cases)))
+    made = structs.replace(made, diagnosis=replace(diagnosis, case=replace(case, ranks=cases)))
     assert shown_numbers(made, "gpu:2") == ([2], [2])
     assert "rank 2, pid 92" in "\n".join(
         line.plain for line in gpu_table.gpu_lines(made, 120, View())
@@ -143,8 +143,8 @@ def test_ranks_are_found_by_what_they_are_bound_by_and_their_run_ahead() -> None
 
 def test_frames_without_a_job_or_a_gpu() -> None:
     assert shown_numbers(ALL["nothing"], "rank:0") == ([], [])
-    assert shown_numbers(replace(STRAGGLER, devices=None), "rank:0") == ([0], [])
-    assert shown_numbers(replace(STRAGGLER, devices=NO_GPU), "gpu:0") == ([], [])
+    assert shown_numbers(structs.replace(STRAGGLER, devices=None), "rank:0") == ([0], [])
+    assert shown_numbers(structs.replace(STRAGGLER, devices=NO_GPU), "gpu:0") == ([], [])
 
 
 def test_panels_say_how_many_are_shown() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mgpu_probes.outside.processes import Owner, find_container, find_owners
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.case.device_samples import (
@@ -51,7 +51,7 @@ WORN = gpu(
     pids=(4002, 91),
     processes=(DeviceProcess(4002, 60 * GIB), DeviceProcess(91, GIB, "graphics")),
 )
-WORN_FRAME = replace(STRAGGLER, devices=DeviceSample(AT, (gpu(0), gpu(1), WORN)))
+WORN_FRAME = structs.replace(STRAGGLER, devices=DeviceSample(AT, (gpu(0), gpu(1), WORN)))
 
 
 def owned(pids: Sequence[int]) -> Sequence[Owner]:
@@ -116,7 +116,7 @@ async def test_of_filtered_gpus_the_next_one_is_shown() -> None:
     ],
 )
 async def test_what_is_not_known_is_reported(device: Device, expected: str) -> None:
-    app = Host(replace(STRAGGLER, devices=DeviceSample(AT, (device,))), 0)
+    app = Host(structs.replace(STRAGGLER, devices=DeviceSample(AT, (device,))), 0)
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: expected in screen_text(app), expected)
 
@@ -124,14 +124,14 @@ async def test_what_is_not_known_is_reported(device: Device, expected: str) -> N
 async def test_a_gpu_that_goes_is_missed() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.page.show(replace(WORN_FRAME, devices=DeviceSample(AT, ())))
+        app.page.show(structs.replace(WORN_FRAME, devices=DeviceSample(AT, ())))
         await until(pilot, lambda: "GPU 2 is not there" in screen_text(app), "why there is none")
 
 
 async def test_hostile_words_are_only_words_and_a_recording_knows_no_users() -> None:
     for frame, told in (
         (HOSTILE, "[bold red]x[/]"),
-        (replace(REPLAYED, devices=WORN_FRAME.devices), "recordings do not contain users"),
+        (structs.replace(REPLAYED, devices=WORN_FRAME.devices), "recordings do not contain users"),
     ):
         app = Host(frame, 0)
         async with app.run_test(size=(160, 40)) as pilot:
@@ -166,7 +166,7 @@ def test_outside_of_containers_there_is_none() -> None:
 def test_why_something_is_not_known_is_reported_in_full(width: int) -> None:
     why = "not supported: utilization, power, temperature, clocks, clock event reasons, memory"
     silent = Device(0, name="NVIDIA Thing", trouble=why)
-    shown_of = replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))
+    shown_of = structs.replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))
     lines = gpu_details.gpu_page_lines(shown_of, width, View(gpu=GpuKey(None, 0)))
     assert max(line.cell_len for line in lines) <= width
     assert why in " ".join(" ".join(line.plain for line in lines).split())

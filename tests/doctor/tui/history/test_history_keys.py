@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from textual.app import App
 
 from mgpu_doctor.live.frame import Frame
@@ -65,7 +66,7 @@ async def test_pan_and_follow() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("h", "shift+left")
         assert "5 min to 15:10:50, 2 min 30 s ago; 0: now" in app.text()
-        app.page.show(replace(frame(), history=replace(history(), at=ENDED + 60)))
+        app.page.show(structs.replace(frame(), history=replace(history(), at=ENDED + 60)))
         assert "5 min to 15:10:50, 3 min 30 s ago" in app.text()
         await pilot.press("l")
         assert "to 15:12:05" in app.text()
@@ -133,7 +134,7 @@ async def test_page_keys_show_the_graphs_that_do_not_fit() -> None:
         history(),
         devices={(None, index): history().devices[None, index % 8] for index in range(64)},
     )
-    app = Host(replace(frame(), history=many))
+    app = Host(structs.replace(frame(), history=many))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown")
         assert "GPU 63" in app.text()
@@ -158,7 +159,7 @@ async def test_the_way_back_is_shown_on_a_narrow_screen() -> None:
 
 
 async def test_without_a_history_it_says_so_and_keys_do_nothing() -> None:
-    app = Host(replace(frame(), history=None))
+    app = Host(structs.replace(frame(), history=None))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("h", "tab", "down", "0", "right_square_bracket")
         assert app.text().startswith(NOTHING_YET)

@@ -85,7 +85,7 @@ def with_parts() -> Frame:
         with_metadata(replace(rank, device=f"cuda:{rank.rank}"), **BIRTH) for rank in case.ranks
     )
     told = replace(STRAGGLER.diagnosis, case=replace(case, ranks=ranks))
-    return replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
+    return structs.replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
 
 
 async def test_screen() -> None:

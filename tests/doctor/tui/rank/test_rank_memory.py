@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -28,7 +27,7 @@ def on_gpus(*, used: int | None = 70, own: int | None = 20) -> Frame:
     """Rank 0 on a GPU of 80 GiB."""
     processes = (DeviceProcess(4000, None if own is None else own * GIB),)
     first = gpu(0, memory_used=None if used is None else used * GIB, processes=processes)
-    return replace(STRAGGLER, devices=DeviceSample(AT, (first, gpu(1), gpu(2), gpu(3))))
+    return structs.replace(STRAGGLER, devices=DeviceSample(AT, (first, gpu(1), gpu(2), gpu(3))))
 
 
 def test_its_own_part_what_others_hold_and_what_is_free() -> None:
@@ -50,15 +49,15 @@ def test_what_torch_made_of_it() -> None:
 
 def test_the_host_of_a_job_without_gpus() -> None:
     host = structs.replace(HOST, processes={4000: (1.0, 32 * GIB)})
-    (line,) = first_rank_lines(replace(STRAGGLER, devices=None, host=host))
+    (line,) = first_rank_lines(structs.replace(STRAGGLER, devices=None, host=host))
     assert line == "memory 32 GiB of 128 GiB of its host  ████▒▒··········  38 % in use by all"
 
 
 def test_where_nothing_is_known_nothing_is_reported() -> None:
-    assert first_rank_lines(replace(STRAGGLER, devices=None, host=None)) == []
+    assert first_rank_lines(structs.replace(STRAGGLER, devices=None, host=None)) == []
     assert (
         first_rank_lines(
-            replace(STRAGGLER, devices=None, host=structs.replace(HOST, host="elsewhere"))
+            structs.replace(STRAGGLER, devices=None, host=structs.replace(HOST, host="elsewhere"))
         )
         == []
     )
@@ -71,4 +70,4 @@ def test_the_table_shows_it_where_there_is_room_and_it_is_known() -> None:
 
     assert "memory" in head(on_gpus(), 160)
     assert "memory" not in head(on_gpus(), 100)
-    assert "memory" not in head(replace(STRAGGLER, devices=None, host=None), 160)
+    assert "memory" not in head(structs.replace(STRAGGLER, devices=None, host=None), 160)

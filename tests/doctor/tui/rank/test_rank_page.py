@@ -24,7 +24,9 @@ from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 SEEN = job_snapshots.snapshot_series({2: job_snapshots.LOCKED}).snapshots()[0]
 CULPRIT = RankKey(2, "node-a")
-FRAME = replace(STRAGGLER, devices=structs.replace(eight_gpus(), devices=eight_gpus().devices[:3]))
+FRAME = structs.replace(
+    STRAGGLER, devices=structs.replace(eight_gpus(), devices=eight_gpus().devices[:3])
+)
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +129,7 @@ async def test_a_rank_that_goes_is_missed_and_comes_back() -> None:
     assert FRAME.diagnosis is not None
     without = replace(FRAME.diagnosis, ranks=FRAME.diagnosis.ranks[:2])
     async with app.run_test(size=(80, 24)) as pilot:
-        app.page.show(replace(FRAME, diagnosis=without))
+        app.page.show(structs.replace(FRAME, diagnosis=without))
         await until(pilot, lambda: "rank 2 is not there" in screen_text(app), "why there is none")
         await pilot.press("s")
         app.page.show(FRAME)

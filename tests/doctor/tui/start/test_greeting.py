@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 
 from mgpu_doctor.tui.jobs.greeting import Greeting
@@ -29,7 +29,7 @@ def test_a_job_needs_no_greeting() -> None:
 
 
 def test_what_is_not_there_is_reported() -> None:
-    bare = replace(NOTHING, devices=None, host=None)
+    bare = structs.replace(NOTHING, devices=None, host=None)
     text = "\n".join(line.plain for line in Greeting((), None).lines(bare, 100, View()))
     assert "none in this Python" in text
     assert "replay" not in text
