@@ -44,7 +44,7 @@ STARTS = 12
 PROCESSES = 16
 PEER = "nvitop==1.7.2"
 DOCTOR = str(Path(sys.executable).with_name("mgpu-doctor"))
-"""As users start it: `python -m` imports more."""
+"""As users start it."""
 INHERITED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """What is started has its modules compiled, as after an installation."""
 TICKS = os.sysconf("SC_CLK_TCK")
