@@ -10,6 +10,7 @@ import sys
 import threading
 from math import inf, isnan, nan
 from pathlib import Path
+from types import SimpleNamespace
 
 import mgpu_probes.inprocess as room
 import numpy as np
@@ -306,6 +307,15 @@ def test_a_rank_learned_late_replaces_the_unknown(tmp_path: Path) -> None:
     assert (identity.stage, identity.stages, identity.attempt) == (1, 4, 2)
     assert identity.pid == os.getpid()
     assert identity.host == os.uname().nodename
+
+
+def test_the_longest_name_of_a_host_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exits are joined with ranks by it."""
+    longest = "h" * 64
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=longest))
+    assert content(Writer.open(tmp_path)).identity.host == longest
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (-1, 255), (None, None)])

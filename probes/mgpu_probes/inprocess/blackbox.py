@@ -131,7 +131,7 @@ class Writer:
                 reserve(file, size)
                 box = mmap.mmap(file, size)
                 writer = cls(os.path.join(folder, final), box, sizes)
-                writer._identity = head(sizes), attempt, utf8(host, 63)
+                writer._identity = head(sizes), attempt, utf8(host, 64)
                 writer.identify(rank, local_rank, world_size, stage, stages)
                 os.rename(temporary, final, src_dir_fd=place, dst_dir_fd=place)
             except BaseException:
