@@ -67,7 +67,8 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
     multiple=True,
     metavar="NAME[=VALUE]",
     shell_complete=complete_treatment,
-    help="Try this treatment with this value, even if it does not seem to fit; several: these.",
+    help="Try this treatment with this value, even if it does not seem to fit; several: these, "
+    "also several values of one.",
 )
 @click.option(
     "--steps",
@@ -169,12 +170,12 @@ def treat(
     _exit(signals, 0 if report.kept else NOTHING_HELPS)
 
 
-def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Value]:
+def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, list[Value]]:
     """The values of --try; exits with code 2 for a wrong one or an unknown name."""
     from mgpu_doctor.advice.treatment_catalogue import TREATMENTS
     from mgpu_doctor.formatting import suggest
 
-    wanted: dict[str, Value] = {}
+    wanted: dict[str, list[Value]] = {}
     for text in (*only, *tries):
         name, given, value = text.partition("=")
         if name not in TREATMENTS:
@@ -189,7 +190,9 @@ def _parse_treatments(only: Sequence[str], tries: Sequence[str]) -> dict[str, Va
             )
         if text in tries:
             try:
-                wanted[name] = TREATMENTS[name].parse_value(value)
+                parsed = TREATMENTS[name].parse_value(value)
+                if parsed not in wanted.setdefault(name, []):
+                    wanted[name].append(parsed)
             except ValueError as error:
                 exit_with(WRONG_USAGE, str(error))
     return wanted
@@ -383,7 +386,8 @@ def _format_file(report: TrialReport) -> str:
         f"({format_share(saving.low)} to {format_share(saving.high)})"
         for outcome in report.outcomes
         if len(outcome.values) == 1 and (saving := outcome.decisive) is not None
-        for name in outcome.values
+        for name, value in outcome.values.items()
+        if report.kept.get(name) == value
     }
     best = next((each for each in report.outcomes if dict(each.values) == dict(report.kept)), None)
     saved = best.saved if best is not None else None

@@ -37,7 +37,7 @@ class JobTreatment:
 
     command: Sequence[str]
     only: Collection[str] = ()
-    wanted: Mapping[str, Value] = field(default_factory=dict)
+    wanted: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     private: bool = True
     by_memory: bool = False
     """Whether the treatments are to save memory, not time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mgpu_doctor.advice.treatment import Situation, Value
@@ -37,7 +37,7 @@ def plan_treatments(
     findings: Collection[Finding],
     *,
     only: Collection[str] = (),
-    wanted: Mapping[str, Value] | None = None,
+    wanted: Mapping[str, Sequence[Value]] | None = None,
 ) -> tuple[list[Candidate], list[Unfit]]:
     """The treatments to try, in order, and those that do not fit.
 
@@ -52,14 +52,16 @@ def plan_treatments(
     for name, treatment in TREATMENTS.items():
         if names and name not in names:
             continue
-        value = chosen.get(name) or treatment.find_value(situation)
-        if isinstance(value, str):
-            unfit.append(Unfit(name, value))
-        elif treatment.waits_to_be_named and name not in names:
-            unfit.append(Unfit(name, f"it is tried only if you name it: --only {name}", fits=True))
-        else:
-            ratio, codes = predicted.get(name, (None, ()))
-            candidates.append(Candidate(name, value, ratio, codes))
+        values: Sequence[Value | str] = chosen.get(name) or [treatment.find_value(situation)]
+        for value in values:
+            if isinstance(value, str):
+                unfit.append(Unfit(name, value))
+            elif treatment.waits_to_be_named and name not in names:
+                why = f"it is tried only if you name it: --only {name}"
+                unfit.append(Unfit(name, why, fits=True))
+            else:
+                ratio, codes = predicted.get(name, (None, ()))
+                candidates.append(Candidate(name, value, ratio, codes))
     candidates.sort(key=lambda each: (each.ratio is None, each.ratio or 0.0, not each.codes))
     return candidates, unfit
 

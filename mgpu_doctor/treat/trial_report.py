@@ -61,10 +61,8 @@ class TrialReport:
 
     def find_candidate(self, outcome: Outcome) -> Candidate | None:
         """The candidate of an outcome; None if that is of several treatments together."""
-        if len(outcome.values) != 1:
-            return None
-        name = next(iter(outcome.values))
-        return next((each for each in self.candidates if each.name == name), None)
+        same = (each for each in self.candidates if {each.name: each.value} == outcome.values)
+        return next(same, None)
 
 
 class SharesJson(TypedDict):

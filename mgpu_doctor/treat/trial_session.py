@@ -213,12 +213,12 @@ class Session:
 
     def combine(self, outcomes: Sequence[Outcome]) -> dict[str, Value]:
         """The values of all treatments that help, the best first; those that a better one excludes
-        are left out."""
+        are left out, such as another value of it."""
         combined: dict[str, Value] = {}
         for outcome in sorted(outcomes, key=lambda each: each.gain, reverse=True):
-            slots = {TREATMENTS[name].slot for name in combined} - {None}
-            if outcome.verdict is Verdict.HELPS and slots.isdisjoint(
-                TREATMENTS[name].slot for name in outcome.values
+            taken = {TREATMENTS[name].slot or name for name in combined}
+            if outcome.verdict is Verdict.HELPS and taken.isdisjoint(
+                TREATMENTS[name].slot or name for name in outcome.values
             ):
                 combined |= outcome.values
         return combined

@@ -19,6 +19,7 @@ from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import ADVICE, TREATMENTS, describe_values
 from mgpu_doctor.case.treatment_proofs import read_tried
 from mgpu_doctor.cli import app
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.recording.layout import TRIALS
 from mgpu_doctor.treat import job_treatment
 from mgpu_doctor.treat.job_treatment import JobTreatment
@@ -200,6 +201,25 @@ def test_earlier_trials_that_do_not_keep_the_schema_are_dropped(
         {"gc-freeze": True},
         *({"threads": count} for count in range(1, 64)),
     ]
+
+
+def test_several_values_of_a_treatment_are_tried_and_the_best_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = quiet_job(0.5, "loader-workers")
+    simulate(monkeypatch, job)
+    several = [word for count in (2, 4, 2) for word in ("--try", f"loader-workers={count}")]
+    file = tmp_path / "t.toml"
+    result = treat("--json", *several, "-o", str(file), "--", "ls")
+    report = json.loads(result.stdout)
+    shares = {
+        each["values"]["loader-workers"]: each["saved"]["step_fraction"]
+        for each in report["treatments"]
+    }
+    best = max(shares, key=lambda count: shares[count])
+    assert sorted(shares) == [2, 4]
+    assert report["kept"] == {"loader-workers": best}
+    assert f"saves {format_share(shares[best])} of the step time" in file.read_text()
 
 
 def test_treatments_that_are_named_with_the_goal_memory_are_judged_by_it(

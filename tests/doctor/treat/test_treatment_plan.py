@@ -58,6 +58,6 @@ def test_only_what_is_named_is_tried_and_a_value_of_the_user_always() -> None:
     candidates, unfit = plan_treatments(JOB, FINDINGS, only=["autocast-bf16", "threads"])
     assert [(each.name, each.value) for each in candidates] == [("autocast-bf16", True)]
     assert [each.name for each in unfit] == ["threads"]
-    candidates, unfit = plan_treatments(JOB, FINDINGS, wanted={"threads": 7})
-    assert [(each.name, each.value) for each in candidates] == [("threads", 7)]
+    candidates, unfit = plan_treatments(JOB, FINDINGS, wanted={"threads": [7, 3]})
+    assert [(each.name, each.value) for each in candidates] == [("threads", 7), ("threads", 3)]
     assert unfit == []

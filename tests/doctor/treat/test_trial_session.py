@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -342,4 +343,8 @@ def test_what_helps_is_combined_without_what_a_better_one_excludes() -> None:
         trials.try_values({"loader-workers": 2}),
         trials.try_values({"gc-freeze": True}),
     ]
-    assert trials.combine(outcomes) == {"optimizer-fused": True, "loader-workers": 2}
+    saved = outcomes[2].saved
+    assert saved is not None
+    more = replace(outcomes[2], values={"loader-workers": 4}, saved=replace(saved, share=0.1))
+    combined = trials.combine([more, *outcomes])
+    assert combined == {"optimizer-fused": True, "loader-workers": 2}
