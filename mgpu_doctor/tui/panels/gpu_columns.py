@@ -174,7 +174,7 @@ def _pcie(shown: Shown) -> str | Text:
     content = Text(_by(now))
     if _is_narrow(shown.device):
         content = Text(f"!{_by(now)}/{_by(most)}", style=ALARM)
-    return content.append(f" {_rate(link.sent)}/{_rate(link.received)}", style="")
+    return content.append(_rates(link.sent, link.received), style="")
 
 
 def _is_narrow(device: Device) -> bool:
@@ -194,7 +194,7 @@ def _nvlink(shown: Shown) -> str | Text:
     down = _is_cut(device)
     content = Text(f"!{up}/{len(device.nvlinks)} up" if down else f"{up} up")
     content.stylize(ALARM if down else "")
-    return content.append(f" {_rate(device.nvlink_sent)}/{_rate(device.nvlink_received)}", style="")
+    return content.append(_rates(device.nvlink_sent, device.nvlink_received), style="")
 
 
 def _is_cut(device: Device) -> bool:
@@ -219,6 +219,12 @@ def _has_errors(device: Device) -> bool:
 
 def _by(link: tuple[int | None, int | None]) -> str:
     return "x".join(UNKNOWN if number is None else str(number) for number in link)
+
+
+def _rates(sent: float | None, received: float | None) -> str:
+    """Returns both rates; nothing while neither is known, as before a GPU's second sample."""
+    known = sent is not None or received is not None
+    return f" {_rate(sent)}/{_rate(received)}" if known else ""
 
 
 def _rate(known: float | None) -> str:
@@ -298,7 +304,8 @@ def alarm(column: Column, draw: Cell, what: Shown) -> str:
     shown = content.plain if isinstance(content, Text) else content
     shown = shown.strip().removeprefix("!")
     if column.title.endswith(RATES):
-        shown = shown.rpartition(" ")[0]
+        link, *more = shown.split(" ")
+        shown = " ".join([link, *(word for word in more if "/" not in word)])
     if column is HELD:
         return next(
             SHORT[part] for part in HARD_CLOCK_REASONS if part in (device.clock_reasons or ())

@@ -201,6 +201,16 @@ def test_a_warning_that_has_no_room_leaves_its_mark() -> None:
     assert [row.partition("pid 4194304")[2] for row in rows] == ["  !", "  ECC …", "  ECC 0/2 …"]
 
 
+@pytest.mark.parametrize(
+    ("sent", "shown"), [(None, "5x16"), (0.0, "5x16 0/?"), (1.2e9, "5x16 1.1Gi/?")]
+)
+def test_a_rate_is_shown_from_the_sample_on_that_knows_one(sent: float | None, shown: str) -> None:
+    links = {"nvlink_sent": None, "nvlink_received": None}
+    head, row = drawn(frame(None, gpu(0, pcie=Pcie(5, 16, 5, 16, sent), **links)), 200)
+    pcie, nvlink, end = map(head.index, ("PCIe", "NVLink", "ECC"))
+    assert (row[pcie:nvlink].rstrip(), row[nvlink:end].rstrip()) == (shown, "18 up")
+
+
 def test_who_uses_a_device_is_unknown_where_its_processes_cannot_be_read() -> None:
     denied = "Insufficient Permissions: processes"
     devices = gpu(0, pids=(), trouble=denied), gpu(1, pids=(77,), trouble=denied), gpu(2, pids=())
