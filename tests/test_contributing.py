@@ -15,6 +15,7 @@ import pytest
 from mgpu_trainers import catalogue
 from mgpu_trainers.capabilities import Capability
 from mgpu_trainers.trainer import Trainer
+from msgspec import structs
 from textual.app import ComposeResult
 
 from mgpu_doctor import diagnosis
@@ -67,7 +68,7 @@ async def test_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from composed(app)
 
     monkeypatch.setattr(TopApp, "compose", compose)
-    app = TopApp(Still(replace(STRAGGLER, devices=eight_gpus())), interval=3600)
+    app = TopApp(Still(structs.replace(STRAGGLER, devices=eight_gpus())), interval=3600)
     async with app.run_test(size=(120, 50)) as pilot:
         await shown(pilot)
         watts = [gpu.power_watts for gpu in eight_gpus().devices if gpu.power_watts is not None]
