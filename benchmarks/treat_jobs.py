@@ -62,6 +62,7 @@ _SLEEPS = ("--step-ms", "20")
 _UNUSED = ("--kept", "2000", "--width", "64", "--batch", "8")
 _SPLIT = ("--accumulate", "4", "--link", "4", "--width", "64", "--layers", "2")
 _SAVES = ("--save-ms", "200", "--step-ms", "40")
+_IMAGES = ("--images", "28", "--layers", "3", "--batch", "8")
 _CHAIN = ("--wide", "4", "--chain", "20")
 _GARBAGE = ("--garbage", "100000", *_SLEEPS)
 _SPAWNS = ("--spawn", "--width", "256", "--layers", "8")
@@ -224,9 +225,17 @@ ALL_JOBS: Mapping[str, Jobs] = {
     ),
     "compile": Jobs(
         True,
-        pair(*_CHAIN),
-        pair("--compile", *_CHAIN),
-        pair(*_SLEEPS),
+        alone(*_CHAIN),
+        alone("--compile", *_CHAIN),
+        alone(*_SLEEPS),
+        alone("--penalty", "--chain", "3", *_SLEEPS),
+    ),
+    "channels-last": Jobs(
+        True,
+        alone(*_IMAGES),
+        alone("--channels-last", *_IMAGES),
+        alone("--images", "2", *_SLEEPS),
+        alone("--view", *_IMAGES),
     ),
     "keras-jit": Jobs(
         True,
@@ -281,7 +290,6 @@ NO_JOBS: Mapping[str, str] = {
     "gloo-threads": "needs a link that is slow to answer",
     "tf-pack-size": "needs a link that is slow to answer",
     "drop-gradients": "needs a GPU: a CPU gains nothing, as new memory costs what zeros do",
-    "channels-last": "needs a GPU: on the CPUs at hand convolutions do not gain by it",
     "interop-threads": "needs operations that run at once, on more than two cores",
     "tf-threads": "needs more than two cores: threads of two workers on two do not wait in loops",
     "rank-cores": "needs more cores than ranks",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from mgpu_doctor.advice.treatment import (
-    DDP,
     FSDP,
+    WHOLE,
     DdpTreatment,
     Effect,
     FsdpTreatment,
+    ModelTreatment,
     Remedy,
     Situation,
     TensorflowTreatment,
@@ -81,11 +82,11 @@ ACTIVATION_CHECKPOINTING = TorchTreatment(
     "change nothing outside of themselves.",
     lines="block.forward = functools.partial(torch.utils.checkpoint.checkpoint, "
     "block.forward, use_reentrant=False)  # for each block",
-    strategies=DDP | FSDP,
+    strategies=WHOLE | FSDP,
     applies=NEEDS_MEMORY,
     only_by_name=True,
 )
-AUTOCAST_BF16 = DdpTreatment(
+AUTOCAST_BF16 = ModelTreatment(
     "autocast-bf16",
     "Compute the forward pass in bfloat16",
     "Hardware that computes in bfloat16.",
@@ -149,21 +150,22 @@ TREATMENTS = (
         applies=COMPUTES_FULL,
         needs_gpu=True,
     ),
-    DdpTreatment(
+    ModelTreatment(
         "compile",
         "Compile the model",
         "A model that torch.compile can trace, and on CPUs a C++ compiler. The first steps take "
         "longer.",
-        lines="model.compile()  # before DistributedDataParallel",
+        lines="model.compile()  # before training and before DistributedDataParallel",
         effect=Effect.ROUNDING,
         applies=LAUNCHES_SLOWLY,
         start_seconds=120.0,
     ),
-    DdpTreatment(
+    ModelTreatment(
         "channels-last",
         "Store images and the weights of convolutions with the channels last",
         "A model with convolutions.",
-        lines="model.to(memory_format=torch.channels_last)  # before DistributedDataParallel",
+        lines="model.to(memory_format=torch.channels_last)  # before training and "
+        "before DistributedDataParallel",
         effect=Effect.ROUNDING,
     ),
     TorchTreatment(

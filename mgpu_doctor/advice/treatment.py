@@ -18,11 +18,14 @@ from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
 Value: TypeAlias = bool | int
 DDP = frozenset({"ddp", "zero1"})
 """Strategies that use DistributedDataParallel."""
+WHOLE = DDP | {"single", "manual"}
+"""Strategies with which each rank holds and calls a whole model."""
 FSDP = frozenset({"fsdp"})
 _STRATEGIES = {
     DDP: "DistributedDataParallel",
+    WHOLE: "a whole model on each rank",
     FSDP: "fully_shard",
-    DDP | FSDP: "DistributedDataParallel or fully_shard",
+    WHOLE | FSDP: "a whole model on each rank, or fully_shard",
     frozenset({"multiworker"}): "MultiWorkerMirroredStrategy",
     frozenset({"mirrored"}): "MirroredStrategy",
 }
@@ -129,7 +132,7 @@ class Treatment:
         if self.framework is not None and situation.framework != self.framework:
             return f"it is for {self.framework}"
         if self.strategies and not self.strategies & situation.strategy:
-            return f"the job does not use {self.strategy_names}"
+            return f"it needs {self.strategy_names}"
         if self.needs_gpu and (situation.metadata.device or "cpu").startswith("cpu"):
             return "the job uses no GPU"
         return self.propose(situation)
@@ -175,6 +178,7 @@ class Advice:
 
 
 TorchTreatment = partial(Treatment, framework="torch")
+ModelTreatment = partial(TorchTreatment, strategies=WHOLE)
 DdpTreatment = partial(TorchTreatment, strategies=DDP)
 FsdpTreatment = partial(TorchTreatment, strategies=FSDP)
 TensorflowTreatment = partial(Treatment, framework="tensorflow")

@@ -300,6 +300,8 @@ _REFUSALS = {
     "several-modules": "several modules use DistributedDataParallel",
     "no-buffers": "its model has no buffers",
     "no-convolution": "its model has no convolutions",
+    "no-blocks": "its model has no repeated blocks",
+    "batch-normalization": "its repeated blocks have batch normalization",
     "has-hook": "the script registers a communication hook of its own",
     "no-local-rank": "the launcher sets no LOCAL_RANK",
     "too-few-cores": "there are fewer cores than ranks",

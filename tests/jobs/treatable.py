@@ -75,15 +75,19 @@ class Block(nn.Module):
 
 class Net(nn.Module):
     """Layers, and a chain of small operations that a compiler can fuse. `wide`: it works on one
-    large array instead. `sensitive`: its result needs more digits than bfloat16 has. `floor`: the
-    part of the loss that no training reduces."""
+    large array instead. `images`: it pools what convolutions make of images with so many rows.
+    `sensitive`: its result needs more digits than bfloat16 has. `floor`: the part of the loss that
+    no training reduces."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.chain, self.wide, self.sensitive = args.chain, args.wide, args.sensitive
         self.floor = float(args.floor)
+        self.images, self.view = args.images, args.view
         make = (
-            functools.partial(Block, args.width, args.layers if args.once else 0)
+            functools.partial(nn.Conv2d, 32, 32, 3, padding=1)
+            if args.images
+            else functools.partial(Block, args.width, args.layers if args.once else 0)
             if args.blocks
             else functools.partial(nn.Linear, args.width, args.width)
         )
@@ -94,8 +98,14 @@ class Net(nn.Module):
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.images:
+            x = x[:, :1, None, None].expand(-1, 32, self.images, self.images)
         for layer in self.layers:
             x = layer(x) if self.blocks else torch.relu(layer(x))
+            if self.images:
+                x = nn.functional.max_pool2d(x, 3, 1, 1)
+        if self.view:
+            x = x.view(len(x), -1)
         if self.wide:
             x = x[:1, :1] * torch.ones(1, self.wide * MIB // 4)
             for _ in range(self.chain):
@@ -164,6 +174,8 @@ def make_model(args: argparse.Namespace) -> nn.Module:
     model = Net(args)
     if args.compile:
         model.compile()
+    if args.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return DistributedDataParallel(model) if dist.is_initialized() else model
 
 
@@ -193,6 +205,9 @@ def train(args: argparse.Namespace) -> None:
         for step, batch in enumerate(batches(args)):
             with torch.autocast("cpu", torch.bfloat16) if args.autocast else nullcontext():
                 loss = model(batch)
+            if args.penalty:
+                gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+                loss = loss + sum(gradient.square().sum() for gradient in gradients)
             loss.backward()
             Block.calls = 0
             optimizer.step()
@@ -224,7 +239,7 @@ def options() -> argparse.ArgumentParser:
         ("steps", 5000), ("batch", 4), ("width", 32), ("layers", 2), ("chain", 0), ("epoch", 2000),
         ("workers", 0), ("garbage", 0), ("threads", 0), ("save-every", 5), ("prefetch", 0),
         ("slow-every", 0), ("objects", 0), ("collect-every", 0), ("wide", 0),
-        ("floor", 0),
+        ("floor", 0), ("images", 0),
     ):  # fmt: skip
         known.add_argument(f"--{name}", type=int, default=default)
     for name in ("sample-ms", "step-ms", "save-ms", "slow-ms"):
@@ -232,7 +247,7 @@ def options() -> argparse.ArgumentParser:
     for name in (
         "alone", "persistent", "background", "check-file", "compile", "freeze", "spawn",
         "save-states", "blocks", "once", "checkpoint", "sensitive", "sharded",
-        "autocast",
+        "autocast", "channels-last", "view", "penalty",
     ):  # fmt: skip
         known.add_argument(f"--{name}", action="store_true")
     for name in ("foreach", "fused"):

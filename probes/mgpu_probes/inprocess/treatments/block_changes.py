@@ -7,20 +7,19 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .call_arguments import ALREADY_SET, edit_call
+from .call_arguments import ALREADY_SET
+from .rank_models import change_models
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from collections.abc import Iterator
 
-    from ..probe_context import ProbeContext
-    from .call_arguments import Apply, Arguments
+    from .call_arguments import Apply
     from .treatment_adapter import Change
 
 NO_BLOCKS, HAS_NORMALIZATION = "no-blocks", "batch-normalization"
 
 
-def _checkpoint_blocks(root: Any) -> str | None:
+def _checkpoint_blocks(_: Change, root: Any) -> str | None:
     """Checkpoints the repeated blocks of a model, whose names and classes stay the same. Not those
     with batch normalization: its running means would count each batch twice. Returns why there are
     none, or None."""
@@ -57,17 +56,11 @@ def _find_blocks(module: Any, nn: Any) -> Iterator[Any]:
             yield from _find_blocks(part, nn)
 
 
-def _checkpoint_in_ddp(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
-    def edit(arguments: Arguments) -> str | None:
-        return _checkpoint_blocks(arguments["module"])
-
-    edit_call(distributed.DistributedDataParallel, "__init__", change, edit)
-
-
-def _prefetch_blocks(depth: int, root: Any) -> str | None:
-    """Lets each block gather the parameters of the next `depth` blocks before its forward pass, and
+def _prefetch_blocks(change: Change, root: Any) -> str | None:
+    """Lets each block gather the parameters of so many next blocks before its forward pass, and
     those of the previous ones before its backward pass. Returns why it cannot, or None."""
-    kind = sys.modules["torch.distributed.fsdp"].FSDPModule
+    depth = change.value
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
     blocks = [part for part in root.modules() if isinstance(part, kind) and part is not root]
     if len(blocks) < 3:
         return NO_BLOCKS
@@ -77,33 +70,8 @@ def _prefetch_blocks(depth: int, root: Any) -> str | None:
     return None
 
 
-def _when_complete(make: Callable[[Change], Callable[[Any], str | None]]) -> Apply:
-    """Changes a model of FSDP2 when its root is known: before its first forward pass."""
-
-    def apply(change: Change, _: ProbeContext, states: ModuleType) -> None:
-        state = states.FSDPState
-        original, edit = state._lazy_init, make(change)
-
-        @functools.wraps(original)
-        def initialize(this: Any) -> None:
-            is_new = this._is_root is None
-            original(this)
-            if is_new and this._is_root and change.attempt(lambda: edit(this._modules[0])):
-                change.note()
-
-        state._lazy_init = initialize
-
-    return apply
-
-
-_DDP, _STATES = "torch.nn.parallel.distributed", "torch.distributed.fsdp._fully_shard._fsdp_state"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
-    "activation-checkpointing": {
-        _DDP: _checkpoint_in_ddp,
-        _STATES: _when_complete(lambda _: _checkpoint_blocks),
-    },
-    "fsdp-prefetch": {
-        _STATES: _when_complete(lambda change: functools.partial(_prefetch_blocks, change.value))
-    },
+    "activation-checkpointing": change_models(_checkpoint_blocks),
+    "fsdp-prefetch": change_models(_prefetch_blocks),
 }
 """For each treatment, the modules that it changes, and the function that changes each."""

@@ -9,6 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import wrap
+from .call_arguments import NO_ARGUMENT
+from .rank_models import change_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,26 +68,25 @@ def _collect_together(change: Change, _: ProbeContext, optimizer: ModuleType) ->
     change.switch.on_change.append(switch)
 
 
-def _autocast_forward(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
-    """Computes the forward pass of DistributedDataParallel in bfloat16. Its outputs are float32
-    again, so that the loss is computed as before."""
+def _autocast_call(change: Change, module: Any) -> str | None:
+    """Computes calls of the module in bfloat16. Their outputs are float32 again, so that the loss
+    is computed as before. The call goes where torch puts that of a compiled module: copies and
+    pickles of the module do not have it."""
     torch = sys.modules["torch"]
-    ddp = distributed.DistributedDataParallel
-    original = ddp.forward
-    known: set[int] = set()
+    if not hasattr(module, "_compiled_call_impl"):
+        return NO_ARGUMENT
+    original = module._compiled_call_impl or module._call_impl
+    device = next(module.parameters()).device.type
 
-    @functools.wraps(original)
-    def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+    def call(*inputs: Any, **kwargs: Any) -> Any:
         if wrap.compiling() or not change.switch.is_on:
-            return original(module, *inputs, **kwargs)
-        if id(module) not in known:
-            known.add(id(module))
-            change.note(sys._getframe(1))
-        with torch.autocast(getattr(module, "device_type", "cpu"), torch.bfloat16):
-            outputs = original(module, *inputs, **kwargs)
+            return original(*inputs, **kwargs)
+        with torch.autocast(device, torch.bfloat16):
+            outputs = original(*inputs, **kwargs)
         return _widen(outputs, torch)
 
-    ddp.forward = wrap.hidden(forward)
+    vars(module)["_compiled_call_impl"] = wrap.hidden(call)
+    return None
 
 
 def _widen(outputs: Any, torch: ModuleType) -> Any:
@@ -177,7 +178,7 @@ _DDP, _OPTIMIZER = "torch.nn.parallel.distributed", "torch.optim.optimizer"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
     "gc-freeze": {"torch": _freeze_garbage, "tensorflow": _freeze_garbage},
     "gc-together": {_OPTIMIZER: _collect_together},
-    "autocast-bf16": {_DDP: _autocast_forward},
+    "autocast-bf16": change_calls(_autocast_call),
     "ddp-no-sync": {_DDP: _skip_exchanges, _OPTIMIZER: _finish_exchanges},
 }
 """For each treatment, the modules that it changes, and the function that changes each."""

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import wrap
-from .call_arguments import ALREADY_SET, NO_ARGUMENT, edit_call
+from .call_arguments import ALREADY_SET, edit_call
+from .rank_models import change_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,35 +25,27 @@ _WARM_UP = 10
 """Steps before PowerSGD begins, as many as a trial does not measure."""
 
 
-def _compile(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
-    """Compiles models in place before DistributedDataParallel wraps them: their class, their
-    parameters and the names of these stay the same."""
-
-    def edit(arguments: Arguments) -> str | None:
-        module = arguments["module"]
-        if not hasattr(module, "compile"):
-            return NO_ARGUMENT
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            return ALREADY_SET
-        module.compile()
-        return None
-
-    edit_call(distributed.DistributedDataParallel, "__init__", change, edit)
+def _compile(_: Change, model: Any) -> str | None:
+    """Compiles the model in place: its class, its parameters and the names of these stay the
+    same."""
+    if any(map(_is_compiled, model.modules())):
+        return ALREADY_SET
+    model.compile()
+    return None
 
 
-def _use_channels_last(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
+def _is_compiled(module: Any) -> bool:
+    """Whether it was compiled in place, or is what torch.compile returns."""
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+
+
+def _use_channels_last(_: Change, model: Any) -> str | None:
     """Stores the weights of convolutions of two dimensions with the channels last, from which
     their outputs follow."""
-    torch = sys.modules["torch"]
-
-    def edit(arguments: Arguments) -> str | None:
-        module = arguments["module"]
-        if all(parameter.dim() != 4 for parameter in module.parameters()):
-            return NO_CONVOLUTION
-        module.to(memory_format=torch.channels_last)
-        return None
-
-    edit_call(distributed.DistributedDataParallel, "__init__", change, edit)
+    weights = [parameter for parameter in model.parameters() if parameter.dim() == 4]
+    for weight in weights:
+        weight.data = weight.data.contiguous(memory_format=sys.modules["torch"].channels_last)
+    return None if weights else NO_CONVOLUTION
 
 
 def _keep_buffers_local(change: Change, _: ProbeContext, distributed: ModuleType) -> None:
@@ -133,8 +126,8 @@ def _time_algorithms(change: Change, _: ProbeContext, torch: ModuleType) -> None
 
 _DDP = "torch.nn.parallel.distributed"
 APPLICATIONS: dict[str, dict[str, Apply]] = {
-    "compile": {_DDP: _compile},
-    "channels-last": {_DDP: _use_channels_last},
+    "compile": change_models(_compile),
+    "channels-last": change_models(_use_channels_last),
     "ddp-local-buffers": {_DDP: _keep_buffers_local},
     "ddp-compress-bf16": {_DDP: _register(_default_hook("bf16_compress_hook"))},
     "ddp-compress-fp16": {_DDP: _register(_default_hook("fp16_compress_hook"))},

@@ -284,7 +284,8 @@ def test_treatments_are_named_where_they_fit_the_strategy() -> None:
         plan = Plan(OWN, ranks=2, strategy=strategy)
         return {each.name for fix in FIXES if (each := fix.treatment_for(plan)) is not None}
 
-    everywhere = {"optimizer-fused", "expandable-segments"}
+    everywhere = {"optimizer-fused", "expandable-segments", "activation-checkpointing"}
+    assert named(Strategy.FSDP) == everywhere
+    assert named(Strategy.SINGLE) == everywhere | {"autocast-bf16"}
     replicated = {"ddp-bucket-view", "autocast-bf16", "optimizer-zero1"}
-    assert named(Strategy.DDP) == everywhere | replicated | {"activation-checkpointing"}
-    assert named(Strategy.FSDP) == everywhere | {"activation-checkpointing"}
+    assert named(Strategy.DDP) == everywhere | replicated
