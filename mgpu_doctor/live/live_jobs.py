@@ -59,9 +59,11 @@ class LiveJobs:
         self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
 
     def begin(self) -> None:
-        """Makes the first frame in a thread of its own while the screen's modules are loaded, and
-        does not wait for it."""
-        self._first = ThreadPoolExecutor(1).submit(self._make_first)
+        """Starts to read the GPUs, and makes the first frame in a thread of its own while the
+        screen's modules are loaded; waits for neither. That thread imports little: two threads that
+        import take turns, and each turn costs time."""
+        self._machine.begin()
+        self._first = ThreadPoolExecutor(1).submit(self._make_frame)
 
     def next_job(self) -> None:
         """Switches to the next running job from the next frame on."""
@@ -70,10 +72,6 @@ class LiveJobs:
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source reads the clock itself
         first, self._first = self._first, None
         return first.result() if first is not None else self._make_frame()
-
-    def _make_first(self) -> Frame:
-        self._machine.begin()
-        return self._make_frame()
 
     def _make_frame(self) -> Frame:
         alive = self._living()

@@ -39,8 +39,8 @@ UNSEEN, UNASKED = 5.0, 3.0
 
 
 class MachineSampler:
-    """Samples on demand and keeps the samples. Keeps the drivers open; for one thread. `recorder`:
-    records the samples."""
+    """Samples on demand and keeps the samples. Keeps the drivers open; for one thread at a time.
+    `recorder`: records the samples."""
 
     def __init__(
         self, recorder: Recorder | None = None, wanted: FrameOptions = ALL_OPTIONS
