@@ -258,7 +258,8 @@ def _make_recorder(folder: Path | None) -> Recorder | None:
 
 def _require_terminal() -> None:
     # Textual draws on standard error and would accept a pipe as standard output; we do not.
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # None: it is closed
+    if not all(stream is not None and stream.isatty() for stream in streams):
         exit_with(WRONG_USAGE, "no terminal to draw on: use --once or --json to print one frame.")
     if os.environ.get("TERM", "dumb") in ("dumb", ""):
         exit_with(

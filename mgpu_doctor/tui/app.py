@@ -13,6 +13,7 @@ from msgspec import structs
 from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
+from textual.command import CommandPalette
 from textual.notifications import Notification
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -155,10 +156,7 @@ class TopApp(ThemedApp):
             self.frame = structs.replace(self.frame, late=late)
         if message.why not in self._missed and len(self._missed) < MOST_MISSED:
             self._missed.add(message.why)
-            shown = (
-                f"The screen is not being updated: {message.why}. If this persists, restart top."
-            )
-            self.notify(shown, severity="error", timeout=MISSED_FOR, markup=False)
+            self.notify(message.notice, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
         if not self._panels or not self._panels[0].is_attached:  # the app ends
@@ -212,8 +210,9 @@ class TopApp(ThemedApp):
             panel_groups.focus_first(self._panels)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        follows = self.screen in self._pages()
-        on_a_page = len(self.screen_stack) > 1 and not follows
+        pages = [page for page in self.screen_stack[1:] if not isinstance(page, CommandPalette)]
+        follows = bool(pages) and pages[-1] in self._pages()
+        on_a_page = bool(pages) and not follows
         if follows and action in keys.MAIN_ACTIONS:
             return False
         if action == "step" and self.focused is not None and self.focused.id == "map":
@@ -228,6 +227,8 @@ class TopApp(ThemedApp):
             return keys.READONLY
         if action == "stop" and isinstance(self._frames.source, Player):
             return keys.REPLAYED
+        if action == "stop" and self._diagnosis and self._diagnosis.case.job.outcome == "completed":
+            return keys.ENDED
         return None if self._works_now(action) else keys.NOT_NOW[action]
 
     def _works_now(self, action: str) -> bool:
@@ -258,8 +259,7 @@ class TopApp(ThemedApp):
             return False
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        del screen
-        yield from keys.commands(self)
+        yield from keys.commands(self, screen)
 
     def on_key(self, event: Key) -> None:
         """Answers a key that does nothing at the moment."""

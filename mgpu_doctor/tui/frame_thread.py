@@ -37,6 +37,11 @@ class FrameMissed(Message):
         super().__init__()
         self.why = why
 
+    @property
+    def notice(self) -> str:
+        """What the screen says then."""
+        return f"The screen is not being updated: {self.why}. If this persists, restart top."
+
 
 class Frames:
     """Frames of a source, iterated by one thread and controlled from another. `interval`: seconds

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey, FooterLabel
@@ -264,6 +266,7 @@ def _give_to_tmux(words: str) -> bool:
     return True
 
 
+ENDED = "The job has ended."
 REPLAYED = "This is a replay: there is nothing to stop."
 READONLY = "Nothing is started or stopped here: top shows other hosts, or is --readonly."
 NO_RECORDING = "There is no recording to play."
@@ -286,12 +289,31 @@ NOT_NOW = {
 """Action -> what the screen answers while it does not work."""
 
 
-def commands(app: App[Any]) -> Iterable[SystemCommand]:
-    """Returns the palette's commands: the keys' actions that work now."""
-    for binding in list_bindings():
+def page_bindings(screen: Screen[Any]) -> list[Binding]:
+    """Returns the page's own bindings that the help explains, one key each."""
+    return [
+        replace(binding, key=binding.key.partition(",")[0])
+        for binding in type(screen).BINDINGS
+        if isinstance(binding, Binding) and binding.tooltip
+    ]
+
+
+def commands(app: App[Any], screen: Screen[Any]) -> Iterable[SystemCommand]:
+    """Returns the palette's commands: the actions that work now, with the keys that do."""
+    from mgpu_doctor.recording.home import latest
+
+    active = screen.active_bindings
+    for binding in (*page_bindings(screen), *list_bindings()):
         name, _, argument = binding.action.rstrip(")").partition("(")
-        if app.check_action(name, (argument,)):
-            title = f"{binding.description.capitalize()}  {app.get_key_display(binding)}"
+        keys = [active[key] for key in binding.key.split(",") if key in active]
+        bound = next((key for key in keys if key.binding.action == binding.action), None)
+        if name == "play_last" and latest() is None:
+            continue
+        if bound is not None or (binding in BINDINGS and app.check_action(name, (argument,))):
+            key = f"  {app.get_key_display(binding)}" if bound else ""
+            node = bound.node if bound else app
             yield SystemCommand(
-                title, binding.tooltip, lambda chosen=binding: app.run_action(chosen.action)
+                f"{binding.description.capitalize()}{key}",
+                binding.tooltip,
+                lambda action=binding.action, node=node: app.run_action(action, node),
             )

@@ -22,7 +22,7 @@ def obey_signals(leave: Callable[[], object]) -> None:
         leave()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         loop.add_signal_handler(number, leave)
     loop.add_signal_handler(signal.SIGHUP, hung_up)
 

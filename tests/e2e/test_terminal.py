@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mgpu_doctor.recording.home import runs
@@ -32,8 +35,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shell(*top: str, before: str = "true") -> Sequence[str]:
-    """A shell that runs `top` as one would by hand, and waits."""
+    """A shell that runs `top` as one would by hand, notes its pid, and waits."""
     command = shlex.join([sys.executable, "-m", "mgpu_doctor", "top", *top])
+    command = f"(sh -c 'echo $PPID' >$MGPU_DOCTOR_HOME/pid; exec {command})"
     size = "unset COLUMNS LINES"  # the readline of pytest's own process puts them there
     words = f"{size}; {before}; echo my prompt; {command}; echo left with $?; read line"
     return ["sh", "-c", words]
@@ -97,6 +101,35 @@ def test_ctrl_c_leaves_the_terminal_whole_and_the_job_alive(kind: Kind, tmp_path
         assert running.poll() is None
         running.communicate(b"\n", timeout=60)
         assert running.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_leaves_the_terminal_whole(
+    kind: Kind, tmp_path: Path, number: signal.Signals
+) -> None:
+    with console(kind, shell()) as there:
+        awaited(there, "No job is under observation")
+        os.kill(int((tmp_path / "pid").read_text()), number)
+        assert "my prompt" in awaited(there, "left with 0")
+        assert there.restored()
+
+
+def test_all_is_drawn_again_after_a_suspension(kind: Kind, tmp_path: Path) -> None:
+    folder = recording(runs() / "job", (WAITING, WAITING, SLOW_INPUT, WAITING))
+    with console(kind, shell("--replay", str(folder))) as there:
+        awaited(there, "space pause")
+        there.type("\x1b[F")
+        before = awaited(there, "⏎ finding").split()
+        assert FOUND in before, "all is drawn, and nothing changes any more"
+        there.type("\x1a")
+        awaited(there, FOUND, gone=True)
+        top = psutil.Process(int((tmp_path / "pid").read_text()))
+        until(lambda: top.status() == psutil.STATUS_STOPPED)
+        assert there.restored()
+        top.resume()
+        until(lambda: len(there.text().split()) > 0.9 * len(before), seconds=120)
+        there.type("q")
+        awaited(there, "left with 0")
 
 
 def test_it_ends_with_its_terminal(kind: Kind) -> None:

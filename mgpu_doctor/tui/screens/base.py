@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -16,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.keys import REPLAY_ACTIONS, list_bindings
+from mgpu_doctor.tui.keys import REPLAY_ACTIONS, list_bindings, page_bindings
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
@@ -125,20 +124,11 @@ def help_page(app: App[Any]) -> Page:
     everywhere = list_bindings()
     if not app.check_action("pause", ()):
         everywhere.sort(key=lambda binding: binding.action.partition("(")[0] in REPLAY_ACTIONS)
-    listed = [*_of_page(app.screen), *everywhere]
+    listed = [*page_bindings(app.screen), *everywhere]
     keys = Table.grid(padding=(0, 2, 0, 0))
     for key, does in (*((app.get_key_display(key), key.tooltip) for key in listed), *ELSE):
         keys.add_row(Text(key, style="bold"), does)
     return Page("Keys", Group(keys, *(Text(f"\n{shown}") for shown in READING)))
-
-
-def _of_page(screen: Screen[Any]) -> list[Binding]:
-    """Returns the page's bindings, one key each."""
-    return [
-        replace(binding, key=binding.key.partition(",")[0])
-        for binding in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
-        if isinstance(binding, Binding) and binding.tooltip
-    ]
 
 
 class DrawnLines(Widget):

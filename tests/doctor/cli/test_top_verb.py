@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -177,6 +178,14 @@ def test_no_job_is_started_if_the_settings_are_invalid(
     assert done.exit_code == 2
     assert "ignore must be a list of codes" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_closed_stream_is_no_terminal(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m mgpu_doctor top {closed}"
+    done = subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"mgpu-doctor: no terminal to draw on")
 
 
 def test_one_frame_needs_no_textual() -> None:

@@ -7,10 +7,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from msgspec import structs
+from textual.command import CommandPalette
+from textual.pilot import Pilot
+from textual.screen import Screen
 
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.process_list import ListedProcess
@@ -22,6 +27,7 @@ from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Choice
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import Order
+from tests.support import diagnoses
 from tests.support.frames import EIGHT_GPUS, HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
 from tests.support.recordings import HEALTHY as HEALTHY_STEP
@@ -109,6 +115,54 @@ async def test_the_palette_finds_what_works_now() -> None:
         assert not {"Pause  space", "Next job  j"} & offered  # no replay, and no other job
         await pilot.press("ctrl+p", *"graphs", "enter")
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen), "the graphs")
+
+
+async def _find_in_palette(pilot: Pilot[None], page: Screen[Any]) -> set[str]:
+    """Opens the palette over a page, as a user does, and returns the titles that it offers."""
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette), "the palette")
+    titles = {command.title for command in pilot.app.get_system_commands(page)}
+    await pilot.press("escape")
+    await until(pilot, lambda: pilot.app.screen is page, "the page")
+    return titles
+
+
+async def test_the_palette_of_a_replay_pauses_it(tmp_path: Path) -> None:
+    app = TopApp(Replay(recording(tmp_path / "job", (HEALTHY_STEP, WAITING))), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        assert "Stop  x" not in await _find_in_palette(pilot, app.screen)
+        await pilot.press("ctrl+p", *"pause", "enter")
+        await until(pilot, lambda: "replay paused" in screen_text(app), "the pause")
+
+
+async def test_the_palette_of_a_page_has_its_keys_and_none_that_means_something_else_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+    app = TopApp(Still(structs.replace(EIGHT_GPUS, history=history())), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen), "the graphs")
+        offered = await _find_in_palette(pilot, app.screen)
+        assert {"Shorter  [", "Overlay  o", "Quit", "Theme  t"} <= offered
+        assert not {"Quit  q", "Events  e", "Play last"} & offered
+        await pilot.press("ctrl+p", *"shorter", "enter")
+        assert isinstance(app.screen, HistoryScreen)
+        graphs = app.screen
+        await until(pilot, lambda: graphs.choice.window.base == 0, "the shorter window")
+
+
+async def test_a_job_that_has_ended_is_not_stopped() -> None:
+    diagnosis = diagnoses.healthy(Outcome.COMPLETED)
+    app = TopApp(Still(structs.replace(HEALTHY, diagnosis=diagnosis)), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        assert "Stop  x" not in await _find_in_palette(pilot, app.screen)
+        await pilot.press("x")
+        await pilot.pause()
+        assert [answer.message for answer in app._notifications] == ["The job has ended."]
 
 
 async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> None:
@@ -255,7 +309,6 @@ async def test_a_replay_is_not_stopped(tmp_path: Path) -> None:
         await pilot.press("x")
         await pilot.pause()
         assert [answer.message for answer in app._notifications] == [keys.REPLAYED]
-        assert "Stop  x" not in {each.title for each in app.get_system_commands(app.screen)}
 
 
 async def test_a_rank_is_selected_and_opened() -> None:
