@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,11 +22,24 @@ from mgpu_doctor.treat.treatment_file import treated_environment
 
 OFFLINE = {
     "WANDB_MODE": "offline",
-    "COMET_MODE": "offline",
+    "COMET_MODE": "offline",  # read by transformers; the next two by comet_ml
+    "COMET_START_ONLINE": "0",
+    "COMET_AUTO_LOG_DISABLE": "1",  # also of `Experiment`, which has no offline mode
     "NEPTUNE_MODE": "offline",
     "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # else MLflow 3 refuses files
 }
 """Variables by which experiment trackers send nothing."""
+UNREACHABLE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",  # older versions of datasets do not read the one before
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+}
+"""Variables by which a job without a network does not wait for servers that it cannot reach, 23 s
+for each file of the Hugging Face hub (huggingface_hub 2.4) and minutes for MLflow: cached files are
+taken at once, and what is missing fails at once."""
+_OF_ANOTHER_STORE = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI")
+"""Variables that name what MLflow's usual store has."""
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2): no trial outlives a session that was killed
 _SESSION_IS_GONE = 1
 
@@ -48,6 +61,16 @@ class TrialRequest(TypedDict):
     """The process that measures the trial and ends it."""
 
 
+def offline_environment(
+    environment: Mapping[str, str], store: Path, *, private: bool
+) -> dict[str, str]:
+    """The environment of a trial: experiment trackers send nothing, and MLflow writes into `store`.
+    `private`: whether the job has no network."""
+    kept = {name: text for name, text in environment.items() if name not in _OF_ANOTHER_STORE}
+    own = {**OFFLINE, "MLFLOW_TRACKING_URI": store.as_uri(), **(UNREACHABLE if private else {})}
+    return {**kept, **own}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the trial; its exit code is the job's."""
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
@@ -62,7 +85,11 @@ def main(arguments: Sequence[str]) -> int:
             directory=recording,
             kind="run",
             environment=treated_environment(
-                {**os.environ, **OFFLINE}, request["values"], request["blocks"]
+                offline_environment(
+                    os.environ, recording.with_name("mlflow").absolute(), private=private
+                ),
+                request["values"],
+                request["blocks"],
             ),
             starter=view_command(Path(request["scratch"]), recording) if private else (),
         )
