@@ -11,7 +11,7 @@ import colorsys
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rich.color import Color
+from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.segment import Segment
 from rich.style import Style
@@ -63,8 +63,10 @@ class SixteenColours(LineFilter):
 
 @lru_cache(4096)
 def in_sixteen(style: Style, dark: bool) -> Style:
-    """Returns `style` with colours of the 16 alone. Text that has the colour of what lies behind
-    it, as the letters of a bar, becomes readable."""
+    """Returns `style` with colours of the 16 alone, unchanged if those behind the text already are.
+    Text that has the colour of what lies behind it, as the letters of a bar, becomes readable."""
+    if style.bgcolor is not None and style.bgcolor.type is ColorType.STANDARD:
+        return style
     ground = BLACK if dark else BRIGHT + WHITE
     behind = ground if _is_unset(style.bgcolor) else _behind(_triplet(style.bgcolor), dark)
     if behind != ground:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -62,6 +64,12 @@ class FilterPrompt(ModalScreen[Chosen | None]):
         self._history = history
         self._place = len(history)
         self._draft = ""
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Returns the app's without the one that replaces the colours of the terminal: around the
+        prompt are finished lines of the screen below."""
+        filters = super().get_line_filters()
+        return [each for each in filters if not isinstance(each, ANSIToTruecolor)]
 
     def compose(self) -> ComposeResult:
         with Vertical() as line:

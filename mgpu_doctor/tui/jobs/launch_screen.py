@@ -107,7 +107,8 @@ VALID = {"ms": "50"}
 
 
 class Row(Horizontal):
-    """An option. `default`: shown while nothing is typed."""
+    """An option. `default`: shown while nothing is typed, in parentheses, because typed values may
+    have the same colour."""
 
     DEFAULT_CSS = """
     Row { height: 1; }
@@ -135,6 +136,7 @@ class Row(Horizontal):
         self.option = option
         self._note = f"{', '.join(choices)}: {note}" if choices else note
         suggester = SuggestFromList(choices) if choices else None
+        default = f"({default})" if default else ""
         self._input = Input(
             value, placeholder=default, compact=True, max_length=MOST_TYPED, suggester=suggester
         )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from rich.color import Color, ColorType
 from rich.style import Style
+from textual._context import visible_screen_stack
 
 from mgpu_doctor.report.phase_bars import PHASE_STYLES
+from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.sixteen_colours import (
     BLACK,
     BLUE,
@@ -21,6 +26,8 @@ from mgpu_doctor.tui.sixteen_colours import (
 )
 from mgpu_doctor.tui.themes import LIGHT, MONOCHROME, ThemedApp
 from tests.doctor.tui.test_themes import Everything, segments
+from tests.support.frames import EIGHT_GPUS
+from tests.support.screens import Still, screen_text, shown, until
 
 DARK_INKS = {WHITE, *(BRIGHT + hue for hue in (RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, WHITE))}
 READABLE = {
@@ -91,3 +98,35 @@ def test_a_style_keeps_its_clicks_and_its_weight() -> None:
     style = Style(color="#aa2620", bold=True, reverse=True, meta={"row": 3}, link="x://y")
     made = in_sixteen(style, True)
     assert (made.bold, made.reverse, made.meta, made.link) == (True, True, {"row": 3}, "x://y")
+
+
+@contextmanager
+def _below(app: TopApp) -> Iterator[None]:
+    """Lets a screen show those below it, as Textual does when it draws."""
+    before = visible_screen_stack.set(list(app._background_screens))
+    yield
+    visible_screen_stack.reset(before)
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", LIGHT.name])
+async def test_the_screen_keeps_its_colours_behind_the_filter(theme: str) -> None:
+    app = TopApp(Still(EIGHT_GPUS), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = theme
+        await shown(pilot)
+
+        def colours() -> list[list[tuple[int | None, int | None]]]:
+            """Those of each cell of the upper lines."""
+            app.screen.refresh()
+            with _below(app):
+                upper = app.screen._compositor.render_strips()[:14]
+            return [
+                [pair(one.style) for one in line for _ in one.text if one.style] for line in upper
+            ]
+
+        await until(pilot, lambda: "Findings" in screen_text(app), "all panels")
+        before = colours()
+        await pilot.press("slash")
+        await until(pilot, lambda: "Show only" in screen_text(app), "the prompt")
+        assert colours() == before
+        assert len({ink for line in before for ink, _ in line}) >= 4
