@@ -12,7 +12,6 @@ import asyncio
 import os
 import tarfile
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
@@ -66,7 +65,7 @@ def machine() -> Frame:
 def straggler() -> Frame:
     """A job on four GPUs with a slow rank."""
     ranks = tuple(gpu(index, power_watts=540.0 + 9 * index) for index in range(4))
-    return replace(frames.STRAGGLER, devices=DeviceSample(frames.AT, ranks))
+    return structs.replace(frames.STRAGGLER, devices=DeviceSample(frames.AT, ranks))
 
 
 async def draw(source: Source, name: str, *keys: str) -> None:
