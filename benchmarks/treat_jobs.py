@@ -225,9 +225,9 @@ ALL_JOBS: Mapping[str, Jobs] = {
     ),
     "compile": Jobs(
         True,
-        alone(*_CHAIN),
-        alone("--compile", *_CHAIN),
-        alone(*_SLEEPS),
+        pair(*_CHAIN),
+        pair("--compile", *_CHAIN),
+        pair(*_SLEEPS),
         alone("--penalty", "--chain", "3", *_SLEEPS),
     ),
     "channels-last": Jobs(
