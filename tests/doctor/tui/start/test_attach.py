@@ -130,7 +130,7 @@ async def test_readonly_stops_nothing() -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await listed(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: "stops nothing" in screen_text(app), "the refusal")
+        await until(pilot, lambda: "Nothing is started" in screen_text(app), "the refusal")
         assert isinstance(app.screen, AttachScreen)
 
 
