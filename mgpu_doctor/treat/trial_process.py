@@ -11,9 +11,13 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
+
+import psutil
 
 from mgpu_doctor.launch.job_command import CannotStartError
 from mgpu_doctor.launch.observe import observe
@@ -41,7 +45,11 @@ taken at once, and what is missing fails at once."""
 _OF_ANOTHER_STORE = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI")
 """Variables that name what MLflow's usual store has."""
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2): no trial outlives a session that was killed
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
 _SESSION_IS_GONE = 1
+_PATIENCE = 10.0
+_POLL = 0.05
+_SELDOM = 1.0
 
 
 class TrialRequest(TypedDict):
@@ -71,8 +79,46 @@ def offline_environment(
     return {**kept, **own}
 
 
+def adopt_orphans() -> None:
+    """Lets orphans of what this process starts become its children, so that it can end them."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_children(pid: int) -> bool:
+    """Kills all that a process has started; whether there was anything left of it."""
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return False
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    return bool(children)
+
+
+def end_children() -> None:
+    """Kills all that this process has started, until nothing is left: what is killed may just be
+    starting more."""
+    ends = time.monotonic() + _PATIENCE
+    while kill_children(os.getpid()) and time.monotonic() < ends:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_POLL)
+
+
+def _outlive(session_pid: int) -> None:
+    """Waits for the end of a session that was killed, and kills the job, which may ignore that it
+    is asked to end."""
+    while os.getppid() == session_pid:
+        time.sleep(_SELDOM)
+    while kill_children(os.getpid()):
+        time.sleep(_POLL)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the trial; its exit code is the job's."""
+    adopt_orphans()
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     request: TrialRequest = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if os.getppid() != request["session_pid"]:  # it was killed before the line above
@@ -92,10 +138,13 @@ def main(arguments: Sequence[str]) -> int:
                 request["blocks"],
             ),
             starter=view_command(Path(request["scratch"]), recording) if private else (),
+            meanwhile=lambda _: _outlive(request["session_pid"]),
         )
     except CannotStartError as error:
         print(error, file=sys.stderr)
         return error.code
+    finally:
+        end_children()
     return observed.exit_code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -10,12 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-
-import psutil
 
 from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import split_by_way
@@ -29,7 +25,12 @@ from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Severity
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.rank_pulse import pulses
-from mgpu_doctor.treat.trial_process import TrialRequest
+from mgpu_doctor.treat.trial_process import (
+    TrialRequest,
+    adopt_orphans,
+    end_children,
+    kill_children,
+)
 
 FIRST_STEP = 10
 """Steps before are warm-up: allocators, buckets and workers settle, and `gc-freeze` acts at 5."""
@@ -45,7 +46,6 @@ Choices."""
 _POLL = 0.05
 _PATIENCE = 10.0
 """Seconds in which the observer writes the end of the recording after the job was killed."""
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
 
 
 class Problem(str, Enum):
@@ -105,7 +105,7 @@ class TrialRunner:
         self._private = private
         self._is_stopped = is_stopped
         self._count = 0
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans of a trial become our children
+        adopt_orphans()
 
     def run(
         self,
@@ -238,27 +238,11 @@ def _kill_job(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     ends = time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < ends:
-        _kill_children(process.pid)
+        kill_children(process.pid)
         time.sleep(_POLL)
     process.kill()
     process.wait()
-    while _kill_children(os.getpid()) and time.monotonic() < ends:
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(_POLL)
-
-
-def _kill_children(pid: int) -> bool:
-    """Kills all that a process has started; whether there was anything left of it."""
-    try:
-        children = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return False
-    for child in children:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    return bool(children)
+    end_children()
 
 
 def _measure(

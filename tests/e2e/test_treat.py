@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mgpu_doctor.case.recording_case import load_recording
-from tests.support.jobs import Ended, run
+from tests.support.jobs import Ended, run, started, until
 from tests.support.nvml import PretendNvml
 
 pytestmark = pytest.mark.slow
@@ -273,6 +273,7 @@ open("written", "w")
 for _ in range(2):
     if not os.fork():
         os.setsid()
+        break
 time.sleep(100)
 """
 
@@ -287,3 +288,21 @@ def test_a_trial_that_is_stopped_early_leaves_nothing(after: str, folder: Path) 
     assert ended.code == 0, ended.err
     assert ended.out == "0\n"
     assert states(folder) == before
+
+
+@pytest.mark.untimed
+def test_a_trial_does_not_outlive_a_session_that_is_killed(folder: Path) -> None:
+    """The job ignores SIGTERM, and two of its processes have left its session."""
+    (folder / "job.py").write_text(STUBBORN)
+
+    def list_processes() -> list[str]:
+        return [
+            " ".join(each.info["cmdline"] or ())
+            for each in psutil.process_iter(["cwd", "cmdline"])
+            if each.info["cwd"] == str(folder) and each.pid != os.getpid()
+        ]
+
+    with started([sys.executable, "-c", STOPPED, "1000"]) as session:
+        until(lambda: sum(each.endswith(" job.py") for each in list_processes()) == 3)
+        session.kill()
+        until(lambda: not list_processes())
