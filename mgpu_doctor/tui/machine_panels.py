@@ -18,7 +18,7 @@ from mgpu_doctor.tui.view import ProcessOrder, View
 
 class GraphsPanel(Panel):
     """Graphs of the last minutes, drawn for every second frame: they move by whole cells, and cost
-    half."""
+    half. Where there is no room, they are drawn once, to know how many lines they need."""
 
     @property
     def full_wish(self) -> int:
@@ -34,7 +34,7 @@ class GraphsPanel(Panel):
             drawn is None
             or (drawn.diagnosis is None) != (frame.diagnosis is None)
             or frame.replay is not None
-            or not 0 <= frame.at - drawn.at < soon
+            or not (self._squeezed or 0 <= frame.at - drawn.at < soon)
         ):
             super().show(frame, view)
 

@@ -187,6 +187,13 @@ async def test_graphs_are_drawn_for_every_second_frame_and_at_once_where_a_job_c
             panel.show(Frame(at, "live"), View())
         await pilot.pause()
         assert sorted({*drawn}) == [10.0, 12.0, 14.0]
-        panel.show(structs.replace(STRAGGLER, at=15.0), View())
-        assert drawn[-1] == 15.0
+        panel.take(0)
+        for at in (14.2, 14.4, 14.6, 16.5):
+            panel.show(Frame(at, "live"), View())
+        assert drawn[-1] == 14.0, "there is no room for it"
+        panel.take(1)
+        panel.show(Frame(16.6, "live"), View())
+        assert drawn[-1] == 16.6
+        panel.show(structs.replace(STRAGGLER, at=17.0), View())
+        assert drawn[-1] == 17.0
         assert not panel.display
