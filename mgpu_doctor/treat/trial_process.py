@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -84,12 +84,14 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_children(pid: int) -> bool:
-    """Kills all that a process has started; whether there was anything left of it."""
+def kill_children(pid: int, first: Callable[[], None] = lambda: None) -> bool:
+    """Kills all that a process has started; whether there was anything left of it. `first`: called
+    just before, when it is known what there is."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        return False
+        children = []
+    first()
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.kill()

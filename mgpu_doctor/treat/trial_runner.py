@@ -235,7 +235,9 @@ def _kill_job(process: subprocess.Popen[bytes]) -> None:
     """Kills all that the observer of a job has started, also what it is just starting, and asks the
     observer to end, which records that: a screen beside it then shows no failure. Then kills what
     is left."""
-    process.terminate()
+    if process.poll() is None:  # else another process may have its pid
+        # At once, before the observer can pass SIGTERM on to the job, which may handle it.
+        kill_children(process.pid, first=process.terminate)
     ends = time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < ends:
         kill_children(process.pid)
