@@ -189,9 +189,9 @@ class _Sheet(NamedTuple):
         return cls(cells, hidden, width, whose, common, compact)
 
     @property
-    def processes(self) -> str:
-        """Returns the word for several processes."""
-        return "pids" if self.compact else "processes"
+    def gap(self) -> str:
+        """Returns what is left of a warning."""
+        return " " if self.compact else "  "
 
     @property
     def number_width(self) -> int:
@@ -208,23 +208,24 @@ class _Sheet(NamedTuple):
         if device.trouble is not None and _silent(device):
             return self._silent_row(what, ranks)
         parts = [cell(draw(what), column) for column, draw in self.cells.items()]
-        made = join_parts([*parts, assemble((_users(device, ranks, self.processes), ""))])
+        made = join_parts([*parts, assemble((_users(device, ranks, compact=self.compact), ""))])
         warned = (gpu_columns.alarm(column, draw, what) for column, draw in self.hidden.items())
         alarms = [words for words in warned if words]
         if alarms and self._left(made) < 1:
-            made.truncate(self.width - 3, overflow="ellipsis")
+            made.truncate(self.width - len(self.gap) - 1, overflow="ellipsis")
         for words in alarms:
-            made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpu_columns.ALARM)
+            shown = begun(words, self._left(made), least=1) or "!"
+            made.append(f"{self.gap}{shown}", gpu_columns.ALARM)
         trouble = "" if self.common else _trouble(device)
         if trouble and (words := begun(trouble, self._left(made))):
-            made.append(f"  {words}", style=gpu_columns.ALARM)
+            made.append(f"{self.gap}{words}", style=gpu_columns.ALARM)
         made.truncate(self.width, overflow="ellipsis")
         return made
 
     def _left(self, made: Text) -> int:
         """Returns the cells left for words at the end of the row; the GPU's page shows
         everything."""
-        return self.width - made.cell_len - 2
+        return self.width - made.cell_len - len(self.gap)
 
     def part(self, part: MigInstance, ranks: Sequence[RankSummary]) -> Text:
         """Returns the row of a MIG instance. NVML reports its memory and processes, nothing
@@ -237,7 +238,7 @@ class _Sheet(NamedTuple):
             MEMORY.title: memory(part.memory_used, part.memory_total),
         }
         made = join_parts(cell(known.get(column.title, ""), column) for column in self.cells)
-        made.append(f" {_who(part.pids, own, self.processes)}")
+        made.append(f" {_who(part.pids, own, compact=self.compact)}")
         made.truncate(self.width, overflow="ellipsis")
         return made
 
@@ -302,21 +303,25 @@ def is_accused(frame: Frame, finding: Finding, which: GpuKey) -> bool:
     )
 
 
-def _users(device: Device, ranks: Sequence[RankSummary], processes: str) -> str:
+def _users(device: Device, ranks: Sequence[RankSummary], *, compact: bool) -> str:
     if device.instances:
         return "-"
     listed = pids(device)
     hidden = not listed and not ranks and UNLISTED in (device.trouble or "")
-    return UNKNOWN if hidden else _who(listed, ranks, processes)
+    return UNKNOWN if hidden else _who(listed, ranks, compact=compact)
 
 
-def _who(listed: Sequence[int], ranks: Sequence[RankSummary], processes: str) -> str:
+def _who(listed: Sequence[int], ranks: Sequence[RankSummary], *, compact: bool) -> str:
     """Returns who uses a device: ranks, then the pids of other processes, as in `rank 3, pid
-    91`."""
+    91`; `compact`: counts instead of a long list."""
     ours = [rank.rank for rank in ranks if rank.rank is not None]
     numbered = {rank.pid for rank in ranks if rank.rank is not None}
     others = [pid for pid in listed if pid not in numbered]
-    parts = [format_ranks(ours)] if ours else []
+    named = format_ranks(ours) if ours else ""
+    if compact and len(named) > gpu_columns.WHO:
+        named = f"{len(ours)} ranks"
+    processes = "pids" if compact else "processes"
+    parts = [named] if ours else []
     parts += [f"pid {others[0]}"] if len(others) == 1 else []
     parts += [f"{len(others)} {processes}"] if len(others) > 1 else []
     return ", ".join(parts) or "-"
