@@ -54,6 +54,20 @@ _BRIGHT = [
 LIGHT_COLOURS = TerminalTheme((244, 244, 244), (0, 0, 0), _NORMAL, _BRIGHT)
 """The 16 colours of text on a light ground: the contrast of each but the two whites is at least 4.5
 (WCAG AA); of Textual's it is 2.2 for yellow."""
+DARK_COLOURS = TerminalTheme(
+    (12, 12, 12),
+    (217, 217, 217),
+    [
+        (26, 26, 26), (244, 0, 95), (152, 224, 36), (253, 151, 31),
+        (157, 101, 255), (220, 115, 220), (88, 209, 235), (196, 197, 181),
+    ],
+    [
+        (98, 94, 76), (244, 0, 95), (152, 224, 36), (224, 213, 97),
+        (157, 101, 255), (220, 115, 220), (88, 209, 235), (246, 246, 239),
+    ],
+)  # fmt: skip
+"""The 16 colours of text on a dark ground: Textual's, except for a magenta that is not its red, the
+colour of alarms."""
 ROUND = {"textual-dark": "dark", LIGHT.name: "light", MONOCHROME.name: "without colour"}
 """The themes that one key goes through, and what they are called on the screen."""
 
@@ -93,6 +107,7 @@ class ThemedApp(App[None]):
         self.register_theme(MONOCHROME)
         self.register_theme(LIGHT)
         self.ansi_theme_light = LIGHT_COLOURS
+        self.ansi_theme_dark = DARK_COLOURS
         if self.no_color:
             self.theme = MONOCHROME.name
 

@@ -55,7 +55,7 @@ HOST_PLOTS = (
     Plot("cpu", "cyan", ("cpu",)),
     Plot("memory", "blue", ("memory",), alarms=True),
     Plot("disk", "yellow", ("disk read", "disk written"), is_share=False),
-    Plot("network", "bright_red", ("network received", "network sent"), is_share=False),
+    Plot("network", "magenta", ("network received", "network sent"), is_share=False),
 )
 
 

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Footer, Input, Select
 from mgpu_doctor.tui.job_panels import FindingsPanel
 from mgpu_doctor.tui.panel import Panel, Room
 from mgpu_doctor.tui.panels import finding_list, gpu_table, header, heatmap, rank_table
+from mgpu_doctor.tui.sixteen_colours import in_sixteen
 from mgpu_doctor.tui.themes import LIGHT, LIGHT_COLOURS, MONOCHROME, ROUND, ThemedApp, plain
 from mgpu_doctor.tui.view import View
 from tests.support.frames import EIGHT_GPUS, RESOLVED
@@ -123,6 +124,18 @@ async def test_a_theme_of_the_palette_leads_back_to_the_first() -> None:
         app.theme = "nord"
         app.action_next_theme()
         assert app.theme == "textual-dark"
+
+
+async def test_the_graph_of_gpu_memory_has_not_the_colour_of_an_alarm() -> None:
+    app = Everything()
+    async with app.run_test():
+        for theme, dark in (("textual-dark", True), (LIGHT.name, False)):
+            app.theme = theme
+            colours = (app.ansi_theme_dark if dark else app.ansi_theme_light).ansi_colors
+            red, magenta = colours[1], colours[5]
+            assert red != magenta
+            inks = [in_sixteen(Style(color=Color.from_rgb(*each)), dark) for each in (red, magenta)]
+            assert inks[0].color != inks[1].color
 
 
 def test_text_can_be_read_on_the_light_ground() -> None:
