@@ -85,7 +85,7 @@ class Net(nn.Module):
         self.floor = float(args.floor)
         self.images, self.view = args.images, args.view
         make = (
-            functools.partial(nn.Conv2d, 32, 32, 3, padding=1)
+            functools.partial(nn.Conv2d, 32, 32, 1)
             if args.images
             else functools.partial(Block, args.width, args.layers if args.once else 0)
             if args.blocks
@@ -103,7 +103,7 @@ class Net(nn.Module):
         for layer in self.layers:
             x = layer(x) if self.blocks else torch.relu(layer(x))
             if self.images:
-                x = nn.functional.max_pool2d(x, 3, 1, 1)
+                x = nn.functional.max_pool2d(x, 7, 1, 3)
         if self.view:
             x = x.view(len(x), -1)
         if self.wide:
