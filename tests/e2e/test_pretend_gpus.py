@@ -30,15 +30,7 @@ from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support import pretend_deepspeed
 from tests.support.jobs import forked, plain, run, started, until
-from tests.support.jobs_in_turn import Job
-from tests.support.observed_jobs import (
-    Observed,
-    find_finding,
-    list_warnings,
-    plan,
-    printed_by,
-    read_ranks,
-)
+from tests.support.observed_jobs import find_finding, list_warnings, read_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -52,29 +44,28 @@ class Watched(NamedTuple):
     diagnosis: Diagnosis
 
 
-def read_reports(out: str, ranks: int) -> dict[int, dict[str, Any]]:
+def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = ()) -> Any:
     """What each rank printed at its end."""
-    printed = [json.loads(line) for line in out.splitlines() if line.startswith('{"rank"')]
+    launcher = forked if ranks > 1 else plain
+    command = launcher("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
+    ended = run([*doctor, *command])
+    assert ended.code == 0, ended.err
+    printed = [json.loads(line) for line in ended.out.splitlines() if line.startswith('{"rank"')]
     assert len(printed) == ranks
     return {report["rank"]: report for report in printed}
 
 
 @pytest.fixture(scope="module")
-def watch(pretend_build: Path, deepspeed: Path, observed: Observed) -> Callable[..., Watched]:
+def watch(pretend_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
     """Runs a job under the doctor, once for the same options."""
-
-    def job_of(options: Sequence[str], ranks: int) -> Job:
-        packages = ("--packages", str(deepspeed)) if {"zero2", "zero3"} & {*options} else ()
-        command = ("--build", str(pretend_build), *packages, *options)
-        return Job("pretend_gpus.py", command, ranks)
-
-    for jobs in (SLOW, WAYS, OTHERS):
-        plan(*(job_of(options, ranks) for options, ranks in jobs))
 
     @cache
     def watch(*options: str, ranks: int = 2) -> Watched:
-        case = observed.case_of(job_of(options, ranks))
-        return Watched(read_reports(printed_by(case), ranks), case.ranks, diagnose(case))
+        recording = tmp_path_factory.mktemp("jobs") / "recording"
+        doctor = (sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--")
+        reports = run_job(pretend_build, *options, ranks=ranks, doctor=doctor)
+        case = load_recording(recording)
+        return Watched(reports, case.ranks, diagnose(case))
 
     return watch
 
@@ -105,76 +96,32 @@ LIMITED = ("--usual-limit", "--steps", "300")
 """Of jobs of which the probe times as many steps as it may; of the others it times every step."""
 SAMPLED = [("ddp", "backward"), ("allreduce --no-loader", "forward")]
 """Strategies with `LIMITED`, and the phase in which rank 1 works longer."""
-STRATEGIES = [
-    *SAMPLED,
-    ("ddp --copies 4", "transfer"),
-    ("fsdp", "forward"),
-    ("gradients --no-loader", "optimizer"),
-    ("calls --steps 140", "forward"),  # its loop is known after some sixty steps
-    ("buffers", "forward"),
-]
-OF_DEEPSPEED = [("zero2", "backward"), ("zero3", "forward")]
-WAYS_TO_TRAIN = [("--optimizers two", 16), ("--optimizers sharded", 16), ("--checkpointing", 24)]
-"""Options, and the median ms of a healthy backward pass."""
-NAMED_OR_NOBODY = [
-    ("--scaler", True),
-    ("--strategy tensor", True),
-    ("--strategy pipeline", False),
-    ("--strategy localsgd", False),
-]
-IN_BACKWARD = ("--strategy", "single", "--optimizers", "backward")
-ALONE = ("--strategy", "single", "--no-loader", "--nan-from", "20")
-UNCHANGED = ("--strategy", "gradients", "--steps", "60")
 
 
-def slow(strategy: str, phase: str) -> tuple[str, ...]:
-    """Options of a job whose rank 1 works 3 ms longer."""
-    limited = LIMITED if (strategy, phase) in SAMPLED else ()
-    return *f"--strategy {strategy} --slow 1:{phase}:3".split(), *limited
-
-
-def slow_deepspeed(strategy: str, phase: str) -> tuple[str, ...]:
-    """The same, 9 ms. A turn has many marks, so all its work takes twice as long here."""
-    return "--strategy", strategy, "--scale", "2", "--slow", f"1:{phase}:9"
-
-
-def slow_backward(options: str) -> tuple[str, ...]:
-    """The same, 4 ms in each backward pass."""
-    return "--slow", "1:backward:4", *options.split()
-
-
-def very_slow(options: str) -> tuple[str, ...]:
-    """The same, 12 ms in each backward pass."""
-    return "--scale", "2", "--slow", "1:backward:12", *options.split()
-
-
-SLOW = [(slow(*each), 2) for each in STRATEGIES]
-WAYS = [
-    *((slow_deepspeed(*each), 2) for each in OF_DEEPSPEED),
-    *((slow_backward(options), 2) for options, _ in WAYS_TO_TRAIN),
-    (IN_BACKWARD, 1),
-    (ALONE, 1),
-]
-OTHERS = [
-    *((very_slow(options), 2) for options, _ in NAMED_OR_NOBODY),
-    (("--strategy", "fsdp"), 2),
-    (UNCHANGED, 2),
-]
-"""Options and ranks of jobs that run in turn."""
-
-
-@pytest.mark.parametrize(("strategy", "phase"), STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "phase"),
+    [
+        *SAMPLED,
+        ("ddp --copies 4", "transfer"),
+        ("fsdp", "forward"),
+        ("gradients --no-loader", "optimizer"),
+        ("calls --steps 140", "forward"),  # its loop is known after some sixty steps
+        ("buffers", "forward"),
+    ],
+)
 def test_the_rank_that_works_longer_is_named(
     watch: Callable[..., Watched], strategy: str, phase: str
 ) -> None:
     """Rank 1 works 3 ms longer, and rank 0 waits for just that."""
-    _, (innocent, guilty), diagnosis = watch(*slow(strategy, phase))
-    mine, theirs = medians(innocent), medians(guilty)
+    limited = LIMITED if (strategy, phase) in SAMPLED else ()
+    options = f"--strategy {strategy} --slow 1:{phase}:3".split()
+    _, (innocent, slow), diagnosis = watch(*options, *limited)
+    mine, theirs = medians(innocent), medians(slow)
     usual = HEALTHY[phase] + (HEALTHY["backward"] if strategy.startswith("calls") else 0)
     assert theirs[phase] == pytest.approx(usual + 3, abs=0.5)
     assert mine[phase] == pytest.approx(usual, abs=0.5)
     assert mine["wait"] - theirs["wait"] == pytest.approx(3, abs=0.5)
-    for rank in (innocent, guilty):
+    for rank in (innocent, slow):
         times = rank.device_times
         assert times is not None
         seconds = np.nansum(times["phases"], axis=1)
@@ -185,13 +132,15 @@ def test_the_rank_that_works_longer_is_named(
     assert finding.cost.seconds_per_step == pytest.approx(0.003, abs=0.0005)
 
 
-@pytest.mark.parametrize(("strategy", "phase"), OF_DEEPSPEED)
+@pytest.mark.parametrize(("strategy", "phase"), [("zero2", "backward"), ("zero3", "forward")])
 def test_waits_of_deepspeed_are_no_work(
-    watch: Callable[..., Watched], strategy: str, phase: str
+    watch: Callable[..., Watched], deepspeed: Path, strategy: str, phase: str
 ) -> None:
-    """Its host waits for a stream of collectives, and at stage 3 its modules wait for weights."""
-    _, ranks, diagnosis = watch(*slow_deepspeed(strategy, phase))
-    mine, theirs = map(medians, ranks)
+    """Its host waits for a stream of collectives, and at stage 3 its modules wait for weights. A
+    turn has many marks, so all its work takes twice as long here."""
+    options = ("--strategy", strategy, "--packages", str(deepspeed), "--scale", "2")
+    _, (innocent, slow), diagnosis = watch(*options, "--slow", f"1:{phase}:9")
+    mine, theirs = medians(innocent), medians(slow)
     assert theirs[phase] - mine[phase] == pytest.approx(9, abs=1.5)
     assert mine[phase] == pytest.approx(2 * HEALTHY[phase], abs=1.5)
     assert mine["wait"] - theirs["wait"] == pytest.approx(9, abs=3)
@@ -200,33 +149,45 @@ def test_waits_of_deepspeed_are_no_work(
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
-@pytest.mark.parametrize(("options", "backward"), WAYS_TO_TRAIN)
+@pytest.mark.parametrize(
+    ("options", "backward"),
+    [("--optimizers two", 16), ("--optimizers sharded", 16), ("--checkpointing", 24)],
+)
 def test_ways_to_train_have_the_same_phases(
     watch: Callable[..., Watched], options: str, backward: float
 ) -> None:
     """Rank 1 works 4 ms longer in each backward pass. Checkpointing computes the forward pass
     again in it."""
-    _, ranks, diagnosis = watch(*slow_backward(options))
-    innocent, guilty = map(medians, ranks)
-    for rank, excess in ((innocent, 0), (guilty, 4)):
+    _, ranks, diagnosis = watch("--slow", "1:backward:4", *options.split())
+    innocent, slow = map(medians, ranks)
+    for rank, excess in ((innocent, 0), (slow, 4)):
         assert rank["forward"] == pytest.approx(8, abs=0.5)
         assert rank["backward"] == pytest.approx(backward + excess, abs=0.5)
         assert rank["optimizer"] == pytest.approx(2, abs=0.5)
-    assert innocent["wait"] - guilty["wait"] == pytest.approx(4, abs=0.5)
+    assert innocent["wait"] - slow["wait"] == pytest.approx(4, abs=0.5)
     (finding,) = list_warnings(diagnosis)
     assert finding.code == "straggler-compute"
     assert [culprit.rank for culprit in finding.culprits] == [1]
 
 
-@pytest.mark.parametrize(("options", "is_named"), NAMED_OR_NOBODY)
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [
+        ("--scaler", True),
+        ("--strategy tensor", True),
+        ("--strategy pipeline", False),
+        ("--strategy localsgd", False),
+    ],
+)
 def test_the_slow_rank_or_nobody_is_named(
     watch: Callable[..., Watched], options: str, is_named: bool
 ) -> None:
     """Rank 1 works 12 ms longer in each backward pass. Stages of a pipeline may differ, and under
     local SGD the timed steps may all be such as wait for nobody."""
-    _, (innocent, guilty), diagnosis = watch(*very_slow(options))
+    chosen = ("--scale", "2", "--slow", "1:backward:12", *options.split())
+    _, (innocent, slow), diagnosis = watch(*chosen)
     assert medians(innocent)["backward"] == pytest.approx(2 * HEALTHY["backward"], abs=1)
-    assert medians(guilty)["backward"] == pytest.approx(2 * HEALTHY["backward"] + 12, abs=1.5)
+    assert medians(slow)["backward"] == pytest.approx(2 * HEALTHY["backward"] + 12, abs=1.5)
     blamed = {culprit.rank for finding in list_warnings(diagnosis) for culprit in finding.culprits}
     assert blamed <= {1}
     assert blamed or not is_named
@@ -235,7 +196,7 @@ def test_the_slow_rank_or_nobody_is_named(
 def test_an_optimizer_in_the_backward_pass_is_no_part_of_it(
     watch: Callable[..., Watched],
 ) -> None:
-    watched = watch(*IN_BACKWARD, ranks=1)
+    watched = watch("--strategy", "single", "--optimizers", "backward", ranks=1)
     expected = {phase: HEALTHY[phase] for phase in ("forward", "backward", "optimizer")}
     assert medians(watched.ranks[0]) == pytest.approx(expected, abs=0.3)
 
@@ -255,8 +216,9 @@ def test_ranks_time_the_same_steps(
 ) -> None:
     """Where one rank times fewer steps, all are among those of the other, unless it was the one
     that timed more at another time."""
+    options = f"--strategy {strategy} --slow 1:{phase}:3".split()
     numbers = []
-    for rank in watch(*slow(strategy, phase)).ranks:
+    for rank in watch(*options, *LIMITED).ranks:
         assert rank.device_times is not None
         numbers.append(set(rank.device_times["step_seq"].tolist()))
     assert len(numbers[0] & numbers[1]) >= 0.9 * min(map(len, numbers))
@@ -264,7 +226,7 @@ def test_ranks_time_the_same_steps(
 
 def test_one_gpu_with_a_loop_of_its_own_is_timed(watch: Callable[..., Watched]) -> None:
     """No process group, no loader and no wrapped module."""
-    watched = watch(*ALONE, ranks=1)
+    watched = watch("--strategy", "single", "--no-loader", "--nan-from", "20", ranks=1)
     (rank,), diagnosis = watched.ranks, watched.diagnosis
     assert medians(rank) == pytest.approx(
         {phase: HEALTHY[phase] for phase in ("forward", "backward", "optimizer")}, abs=0.2
@@ -278,7 +240,7 @@ def test_one_gpu_with_a_loop_of_its_own_is_timed(watch: Callable[..., Watched]) 
 
 
 def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None:
-    watched = watch(*slow("ddp", "backward"))
+    watched = watch("--strategy", "ddp", "--slow", "1:backward:3", *LIMITED)
     for rank in watched.ranks:
         times = rank.device_times
         assert times is not None
@@ -290,9 +252,8 @@ def test_the_probe_waits_for_nothing_and_changes_nothing(
     watch: Callable[..., Watched], pretend_build: Path
 ) -> None:
     """Losses and the number of synchronizations are those of the bare job."""
-    bare = run(forked("pretend_gpus.py", "--build", str(pretend_build), *UNCHANGED))
-    assert bare.code == 0, bare.err
-    assert watch(*UNCHANGED).reports == read_reports(bare.out, 2)
+    options = ("--strategy", "gradients", "--steps", "60")
+    assert watch(*options).reports == run_job(pretend_build, *options)
 
 
 ENDLESS = {"fsdp": "backward", "ddp": "optimizer"}
