@@ -84,8 +84,8 @@ def with_parts() -> Frame:
     ranks = tuple(
         with_metadata(replace(rank, device=f"cuda:{rank.rank}"), **BIRTH) for rank in case.ranks
     )
-    told = replace(STRAGGLER.diagnosis, case=replace(case, ranks=ranks))
-    return structs.replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
+    diagnosis = replace(STRAGGLER.diagnosis, case=replace(case, ranks=ranks))
+    return structs.replace(STRAGGLER, diagnosis=diagnosis, devices=eight_gpus())
 
 
 async def test_screen() -> None:
