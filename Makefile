@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SLOW := $(BIN)/python -m pytest --timeout=600
-# Of CI: `.ci/again` tries once more, by itself, what failed.
+SLOW := $(BIN)/python -m pytest --timeout=600 $(UNTIL)
+# Of CI: `.ci/again` tries once more, by itself, what failed; `--until MOMENT` ends the slow tests in time.
 AGAIN ?=
+UNTIL ?=
 
 .PHONY: demo test test-slow test-browser test-gpu matrix zoo coverage texts man lint docs bench clean
 .DEFAULT_GOAL := test
@@ -48,7 +49,7 @@ test-slow: $(READY) $(RAY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
 	$(AGAIN) $(SLOW) -n 3 --dist loadgroup -m 'slow and untimed' || failed=1; \
-	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e || failed=1; \
+	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e tests/gpu || failed=1; \
 	exit $$failed
 
 # A machine that cannot get a browser is told so, and fails nothing.

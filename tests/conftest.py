@@ -1,4 +1,4 @@
-"""Profiles of property tests, what the quick run leaves out, and what is made once for all tests.
+"""Profiles of property tests, which tests run when, and what is made once for all tests.
 
 Property tests try the same few examples in the quick run, the same many with
 `--hypothesis-profile=thorough` (`make test-slow`), and new ones with `--hypothesis-profile=search`.
@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -46,12 +47,12 @@ settings.load_profile("quick")
 
 COMPILER = Path(__file__).parents[1] / ".ci" / "compiler"
 END_TO_END = Path(__file__).parent / "e2e"
+ON_DEVICES = Path(__file__).parent / "gpu"
+"""The fixture `device` marks its tests as slow."""
 SHARED_JOBS = {"watch", "watched_jobs", "jobs_of_loops", "passes", "one_of_two", "box", "adam"}
 """Fixtures that run a job, or trace a step, once for several tests."""
 SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 SLOW_IN_PART = ("pytest.mark.slow", "few_or_sweep")
-ON_DEVICES = Path(__file__).parent / "gpu"
-"""The fixture `device` marks its tests as slow."""
 SLOW_TO_LOAD = ("torch", "tensorflow", "pyarrow")
 """Packages that every process would load in seconds, if a file of quick tests imported them."""
 WAITING = (
@@ -75,12 +76,20 @@ WAITING = (
     "test_launch_screen.py",
 )
 """Files of few tests that take long, mostly because they wait; the longest first."""
+UNTIL = "--until"
+"""The option by which CI, which ends after a fixed time, still ends in order on a slow machine."""
 LOADED = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         PROCESSES, type=int, default=1, metavar="N", help="run the tests of files in N processes"
+    )
+    parser.addoption(
+        UNTIL,
+        type=float,
+        metavar="SECONDS",
+        help="skip what has not begun by then, since the epoch; begin with another file each day",
     )
 
 
@@ -116,15 +125,34 @@ def check_that_no_test_is_left_out(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too. The
-    order is the same in all processes."""
+    """Only end-to-end tests and those of devices judge the speed of a job: others hold on a busy
+    machine, too. The order is the same in all processes."""
     check_that_no_test_is_left_out(items)
+    until = items[0].config.getoption(UNTIL) if items else None
+    if until is not None:
+        rotate(items, until)
     if IN_PARALLEL:
         places = {file: place for place, file in enumerate(order_files(items))}
         items.sort(key=lambda item: places[item.path])
     for item in items:
-        if not is_end_to_end(item.path):
+        if not is_end_to_end(item.path) and ON_DEVICES not in item.path.parents:
             item.add_marker(pytest.mark.untimed)
+
+
+def rotate(items: list[pytest.Item], until: float) -> None:
+    """Begins with another file each day, so that it is not always the same tests that CI has no
+    time for."""
+    files = list(dict.fromkeys(item.path for item in items))
+    first = int(until // 86400) % len(files)
+    places = {file: place for place, file in enumerate([*files[first:], *files[:first]])}
+    items.sort(key=lambda item: places[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures are made
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until: float | None = item.config.getoption(UNTIL)
+    if until is not None and time.time() > until:
+        pytest.skip("not reached: the time that CI has is over")
 
 
 def order_files(items: list[pytest.Item]) -> Iterator[Path]:

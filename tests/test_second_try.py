@@ -1,4 +1,4 @@
-"""CI tries tests once more that failed, and these alone."""
+"""CI tries tests once more that failed, and these alone, and skips what it has no time for."""
 
 from __future__ import annotations
 
@@ -63,3 +63,12 @@ def test_what_failed_is_tried_once_more(
 def test_a_module_that_cannot_be_imported_is_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "test_broken.py").write_text("import nothing_of_this_name")
     assert again(tmp_path, 2) == (2, {})
+
+
+@pytest.mark.parametrize(("until", "outcome"), [("0", "3 skipped"), ("1e12", "3 passed")])
+def test_what_has_not_begun_in_time_is_skipped(until: str, outcome: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "slow", "--until", until, __file__]
+    command += ["-k", test_what_failed_is_tried_once_more.__name__]
+    ended = subprocess.run(command, cwd=AGAIN.parents[1], stdout=subprocess.PIPE, check=False)
+    assert ended.returncode == 0
+    assert outcome in ended.stdout.decode()

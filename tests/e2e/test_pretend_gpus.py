@@ -32,7 +32,7 @@ from tests.support import pretend_deepspeed
 from tests.support.jobs import forked, plain, run, started, until
 from tests.support.observed_jobs import find_finding, list_warnings, read_ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.untimed]
+pytestmark = pytest.mark.slow
 
 
 class Watched(NamedTuple):
