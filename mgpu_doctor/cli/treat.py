@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -134,8 +135,8 @@ def treat(
     wanted = _parse_treatments(only, tries)
     seconds = _parse_budget(budget)
     place = Path.cwd()  # `_find_command` changes to the job's folder
-    if output is not None and not (place / output).parent.is_dir():
-        exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
+    if output is not None:
+        _check_output(output)
     by_memory = goal == "memory" and bool(wanted or only)
     if goal is not None and not by_memory and (only or tries or output is not None):
         exit_with(WRONG_USAGE, f"--goal {goal} tries sizes: leave out --only, --try and --output.")
@@ -160,11 +161,11 @@ def treat(
         if report is not None:
             if recording is not None and not by_memory:
                 _keep(report, recording)
+            _show(report, as_json=as_json)
             if output is not None and report.kept:
                 save_text(place / output, _format_file(report), "what helps")
             elif output is not None:
                 print_message(f"{output} was not written: nothing is shown to help.")
-            _show(report, as_json=as_json)
     if report is None or not report.was_tried:
         _exit(signals, NOTHING_EXAMINED)
     _exit(signals, 0 if report.kept else NOTHING_HELPS)
@@ -207,6 +208,18 @@ def _parse_budget(text: str) -> float:
             WRONG_USAGE, f"--budget takes a time of 30s or more, such as 90s or 10m, not {text!r}."
         )
     return seconds
+
+
+def _check_output(output: Path) -> None:
+    """Exits with code 2 if the file could not be written after all trials."""
+    if not output.parent.is_dir():
+        exit_with(WRONG_USAGE, f"{output} cannot be written: there is no such folder.")
+    if output.is_dir():
+        exit_with(WRONG_USAGE, f"{output} cannot be written: it is a folder.")
+    try:
+        tempfile.TemporaryFile(dir=output.parent).close()
+    except OSError as error:
+        exit_with(WRONG_USAGE, f"{output} cannot be written ({error.strerror}).")
 
 
 def _find_command(
@@ -312,7 +325,8 @@ def _run_trials(
 ) -> None:
     """Runs all trials. Says why they ended early, and whether anything was `measured` by then."""
     from mgpu_doctor.formatting import format_seconds
-    from mgpu_doctor.treat.job_treatment import trial_folder, why_not_private
+    from mgpu_doctor.treat.job_treatment import why_not_private
+    from mgpu_doctor.treat.trial_folder import trial_folder
     from mgpu_doctor.treat.trial_runner import Problem, StoppedError
     from mgpu_doctor.treat.trial_session import BaselineError
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +12,7 @@ from mgpu_doctor.analysis.trials.trial_verdict import Verdict
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.launch.box_storage import NoLocalStorageError, can_map_boxes, local_places
 from mgpu_doctor.launch.private_view import why_impossible
-from mgpu_doctor.recording.home import home
-from mgpu_doctor.recording.write import private_folder
 from mgpu_doctor.treat.treatment_plan import Candidate, Unfit, plan_treatments
 from mgpu_doctor.treat.trial_outcome import Outcome
 from mgpu_doctor.treat.trial_report import TrialReport, choose_treatments
@@ -113,21 +105,6 @@ class JobTreatment:
         self.candidates, self.unfit = plan_treatments(
             find_situation(case), self.findings, only=self.only, wanted=self.wanted
         )
-
-
-@contextmanager
-def trial_folder() -> Iterator[Path]:
-    """A private folder for the trials of a session, which is removed afterwards. It is where black
-    boxes can be mapped, so that each trial keeps its own in its recording. Raises OSError."""
-    places = (private_folder(home()), *local_places(os.environ))
-    parent = next(filter(can_map_boxes, places), None)
-    if parent is None:
-        raise NoLocalStorageError(errno.EOPNOTSUPP, "no local file system for black boxes")
-    folder = Path(tempfile.mkdtemp(prefix="mgpu-doctor-trials-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def why_not_private(folder: Path) -> str | None:

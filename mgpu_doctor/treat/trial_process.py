@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from mgpu_doctor.launch.job_command import CannotStartError
 from mgpu_doctor.launch.observe import observe
 from mgpu_doctor.launch.private_view import view_command
 from mgpu_doctor.treat.treatment_file import treated_environment
+from mgpu_doctor.treat.trial_folder import hold
 
 OFFLINE = {
     "WANDB_MODE": "offline",
@@ -67,6 +69,8 @@ class TrialRequest(TypedDict):
     inverted; None: always on."""
     session_pid: int
     """The process that measures the trial and ends it."""
+    session_folder: str
+    """Its folder, which holds all its trials."""
 
 
 def offline_environment(
@@ -109,13 +113,27 @@ def end_children() -> None:
         time.sleep(_POLL)
 
 
-def _outlive(session_pid: int) -> None:
+def outlive(request: TrialRequest) -> None:
     """Waits for the end of a session that was killed, and kills the job, which may ignore that it
-    is asked to end."""
-    while os.getppid() == session_pid:
+    is asked to end. Does not wait for a process that the kernel keeps from ending, such as one that
+    waits for a file server: it ends without us."""
+    while not _is_abandoned(request):
         time.sleep(_SELDOM)
-    while kill_children(os.getpid()):
+    ends = time.monotonic() + _PATIENCE
+    while kill_children(os.getpid()) and time.monotonic() < ends:
         time.sleep(_POLL)
+    _clean_up(request)
+    os._exit(_SESSION_IS_GONE)
+
+
+def _is_abandoned(request: TrialRequest) -> bool:
+    return os.getppid() != request["session_pid"]
+
+
+def _clean_up(request: TrialRequest) -> None:
+    """Removes what a session that was killed has left: the trial that runs is its last one."""
+    if _is_abandoned(request):
+        shutil.rmtree(request["session_folder"], ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -123,7 +141,8 @@ def main(arguments: Sequence[str]) -> int:
     adopt_orphans()
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     request: TrialRequest = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    if os.getppid() != request["session_pid"]:  # it was killed before the line above
+    hold(Path(request["session_folder"]))  # until this process ends
+    if _is_abandoned(request):  # it was killed before it could be noticed
         return _SESSION_IS_GONE
     recording = Path(request["recording"])
     private = bool(request["scratch"])
@@ -140,13 +159,14 @@ def main(arguments: Sequence[str]) -> int:
                 request["blocks"],
             ),
             starter=view_command(Path(request["scratch"]), recording) if private else (),
-            meanwhile=lambda _: _outlive(request["session_pid"]),
+            meanwhile=lambda _: outlive(request),
         )
     except CannotStartError as error:
         print(error, file=sys.stderr)
         return error.code
     finally:
         end_children()
+        _clean_up(request)
     return observed.exit_code
 
 

@@ -137,6 +137,7 @@ class TrialRunner:
             "values": dict(values),
             "blocks": None if blocks is None else (FIRST_STEP, blocks.length, blocks.inverted),
             "session_pid": os.getpid(),
+            "session_folder": str(self._folder),
         }
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         process = subprocess.Popen(

@@ -205,7 +205,7 @@ def test_the_largest_batch_that_fits_on_a_pretend_gpu(
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 TRIAL = """
 import json, sys
-from mgpu_doctor.treat.job_treatment import trial_folder
+from mgpu_doctor.treat.trial_folder import trial_folder
 from mgpu_doctor.treat.trial_runner import TrialRunner
 
 with trial_folder() as folder:
@@ -250,7 +250,7 @@ def test_scripts_of_several_files_and_their_folder_stay_as_they_are(
 STOPPED = """
 import sys, time
 import psutil
-from mgpu_doctor.treat.job_treatment import trial_folder
+from mgpu_doctor.treat.trial_folder import trial_folder
 from mgpu_doctor.treat.trial_runner import StoppedError, TrialRunner
 
 stops = time.monotonic() + float(sys.argv[1])
@@ -306,3 +306,5 @@ def test_a_trial_does_not_outlive_a_session_that_is_killed(folder: Path) -> None
         until(lambda: sum(each.endswith(" job.py") for each in list_processes()) == 3)
         session.kill()
         until(lambda: not list_processes())
+    home = folder.parent / "home"
+    until(lambda: not any(home.glob("mgpu-doctor-trials-*")))

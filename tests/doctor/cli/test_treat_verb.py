@@ -59,6 +59,8 @@ def treat(*words: str) -> Result:
         (["--budget", "1e9", "--", "ls"], "30s or more"),
         (["--budget", "ten", "--", "ls"], "30s or more"),
         (["-o", "/no/such/folder/t.toml", "--", "ls"], "no such folder"),
+        (["-o", "/", "--", "ls"], "it is a folder"),
+        (["-o", "/proc/t.toml", "--", "ls"], "/proc/t.toml cannot be written (No such file"),
         (["--goal", "memory", "--", "ls"], "names no batch size"),
         (["--goal", "throughput", "--only", "gc-freeze", "--", "ls"], "leave out --only"),
     ],
@@ -140,6 +142,27 @@ def test_exit_codes_and_the_file_of_what_helps(
         assert treatments.values == {"gc-freeze": True}
         assert treatments.saved is not None
         assert treatments.saved.low < 0.5 < treatments.saved.high + 0.02
+
+
+def test_a_file_that_can_no_longer_be_written_does_not_hide_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    job = quiet_job(0.5)
+    simulate(monkeypatch, job)
+    run = job.run
+
+    def run_once_removed(*given: Any, **named: Any) -> Trial:
+        if folder.exists():
+            folder.rmdir()
+        return run(*given, **named)
+
+    monkeypatch.setattr(job, "run", run_once_removed)
+    result = treat("--try", "gc-freeze", "-o", str(folder / "t.toml"), "--", "ls")
+    assert result.exit_code == 2
+    assert "To keep what helps:" in result.stdout
+    assert "t.toml cannot be written" in result.stderr
 
 
 def test_the_file_lies_where_the_user_is_and_not_where_the_job_ran(
