@@ -42,14 +42,13 @@ RAY := $(VENV)/.ray
 $(RAY): $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ray[train]>=2.40' && touch $@
 
-# First what holds on a busy machine, several at a time: property tests with many examples, and slow
-# tests that do not judge speed, which often wait; those that share jobs stay together. Then the jobs
-# whose timing is judged, one at a time.
+# First property tests with many examples. Then jobs whose timing is judged, one at a time. Then, four at a time, what
+# holds on a busy machine: slow tests that do not judge speed, which often wait; those that share jobs stay together.
 test-slow: $(READY) $(RAY)
 	@failed=0; set -x; \
 	$(SLOW) -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough || failed=1; \
-	$(AGAIN) $(SLOW) -n 3 --dist loadgroup -m 'slow and untimed' || failed=1; \
 	$(AGAIN) $(SLOW) -m 'slow and not untimed' tests/e2e tests/gpu || failed=1; \
+	$(AGAIN) $(SLOW) -n 4 --dist loadgroup -m 'slow and untimed' || failed=1; \
 	exit $$failed
 
 # A machine that cannot get a browser is told so, and fails nothing.

@@ -56,7 +56,9 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     waiting. If so, records the snapshots and torch's flight recorder. If other nodes write into the
     recording, keeps the snapshots anyway: their ranks may wait for ranks of this one.
 
-    `unchanged`: waits until the next sample is due; returns False once the job makes progress.
+    `unchanged`: waits until the next sample is due; returns False once the job makes progress. It
+    is asked after the last sample, too: another node may have ended the job meanwhile, and a rank
+    that ends looks as if it had moved.
     """
     job = jobs.find(pid)
     if job is None or recording.folder is None or recording.boxes is None:
@@ -67,10 +69,10 @@ def keep(recording: RunRecording, pid: int, unchanged: Callable[[], bool]) -> bo
     sockets = _sockets(job, folders)
     aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
     lines = []
-    for number in range(LOOKS):
-        if number and not unchanged():
-            return False
+    for _ in range(LOOKS):
         lines.append(take_snapshot(job, aids=aids))
+        if not unchanged():
+            return False
     seen = [snapshot for line in lines if (snapshot := read_job_snapshot(line)) is not None]
     hang = analyse_hang(seen, _positions(boxes))
     waits = hang is not None and bool(hang.waiting)

@@ -18,12 +18,12 @@ DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 
 
 def list_codes(recording: Path) -> list[tuple[str, bool]]:
-    """Each finding with whether it is critical. Not the stragglers: how fast its ranks are is not
-    planted here, and a neighbour of the machine may slow one down."""
+    """Each finding with whether it is critical. Not those about speed: it is not planted here, and
+    other work on the machine may slow down a rank, or all exchanges."""
     return [
         (finding.code, finding.severity is Severity.CRITICAL)
         for finding in list_warnings(diagnose(load_recording(recording)))
-        if not finding.code.startswith("straggler-")
+        if not finding.code.startswith(("straggler-", "communication-bound"))
     ]
 
 

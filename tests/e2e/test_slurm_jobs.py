@@ -175,7 +175,8 @@ def test_a_verb_within_the_job_proposes_it(job: str) -> None:
 
 def test_what_is_no_running_job(job: str) -> None:
     command = (sys.executable, "-m", "mgpu_doctor", "diagnose", "--slurm")
-    for name, code, words in (("99999", 3, "knows no job 99999"), ("node-a", 2, "no number of")):
+    cases = (("99999", 3, "knows no job 99999"), ("node-a", 2, "is not a Slurm job number"))
+    for name, code, words in cases:
         done = subprocess.run((*command, name), capture_output=True, text=True, check=False)
         assert done.returncode == code
         (line,) = done.stderr.splitlines()

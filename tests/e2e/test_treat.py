@@ -81,6 +81,7 @@ def treat(*options: str, steps: int, code: int = 0) -> Ended:
     return run([*DOCTOR, "treat", "--budget", "4m", "--steps", "30", *options, "--", *job], 400)
 
 
+@pytest.mark.untimed
 def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> None:
     before = states(folder)
     file = folder.parent / "treatment.toml"
@@ -111,6 +112,7 @@ def test_workers_help_a_slow_loader_and_nothing_is_left_behind(folder: Path) -> 
     assert metadata.treatments[0].changed == 1
 
 
+@pytest.mark.untimed
 def test_a_job_that_ends_before_the_trial_would_is_measured_as_far_as_it_goes(folder: Path) -> None:
     ended = treat("--only", "loader-workers", "--steps", "100", "--json", steps=45)
     assert ended.code == 0, ended.err
@@ -145,6 +147,7 @@ def test_a_job_that_cannot_be_tried_is_explained_in_a_sentence(
     assert states(folder) == before
 
 
+@pytest.mark.untimed
 @pytest.mark.usefixtures("folder")
 def test_the_best_batch_of_a_job_whose_steps_cost_the_same() -> None:
     """Each rank sleeps 30 ms per step: twice the batch makes twice the samples per second."""

@@ -12,7 +12,7 @@ from tests.fuzz import corpus
 
 ROOT = Path(__file__).parents[2]
 SEED = 1
-COUNT = 25
+COUNT = 10
 """Of each format, always the same ones: an input takes half a second of processor time. New ones:
 `python -m tests.fuzz --seed N`."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.outside.jobs import RunningJob
 
 from mgpu_doctor.launch import hang_evidence, hang_watchdog
 from mgpu_doctor.launch.hang_watchdog import Alarm, HangWatchdog
@@ -85,6 +86,24 @@ def test_what_is_no_hang_is_looked_at_more_and_more_seldom(watched: Watched) -> 
     assert watched.told == []
     watched.hangs = True
     until(lambda: watched.told[:1] == ["hung"])
+
+
+@pytest.mark.parametrize("moves_after", [1, 2, 3, 4])
+def test_samples_count_only_if_the_job_still_stands_after_the_last(
+    moves_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node may end the job just as its ranks are sampled here."""
+    job = RunningJob("srun", None, None, ())
+    monkeypatch.setattr("mgpu_doctor.launch.hang_evidence.jobs.find", lambda _: job)
+    monkeypatch.setattr(hang_evidence, "take_snapshot", lambda *_, **__: {"at": 1.0})
+    recording = RunRecording(tmp_path)
+    recording.part = tmp_path / "of this node"
+    recording.boxes = tmp_path
+    (tmp_path / "hosts" / recording.host).mkdir(parents=True)
+    asked = iter(range(1, moves_after))
+    hang_evidence.keep(recording, 1, lambda: next(asked, None) is not None)
+    kept = [path.read_text().count("\n") for path in tmp_path.rglob("looks.jsonl")]
+    assert kept == ([3] if moves_after == 4 else [])
 
 
 def test_a_rank_that_has_left_is_no_hang(watched: Watched) -> None:
