@@ -25,6 +25,12 @@ class PhaseStyle(NamedTuple):
     dark: bool = False
     """Whether text on it is light."""
 
+    @property
+    def letter_style(self) -> Style:
+        """Returns the style of its letter: on its colour, as in a bar. As the colour of text, some
+        are hardly visible on a light background."""
+        return Style(color="#ffffff" if self.dark else "#000000", bgcolor=self.colour)
+
 
 PHASE_STYLES: Mapping[str, PhaseStyle] = {
     "input": PhaseStyle("i", "#e69f00"),
@@ -103,8 +109,7 @@ def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
             drawn.append(style.letter * size, style="not bold dim default")
         elif size:
             # With colours, one letter per segment is enough: the others are for plain text.
-            ink = "#ffffff" if style.dark else "#000000"
-            drawn.append(style.letter, style=Style(color=ink, bgcolor=style.colour))
+            drawn.append(style.letter, style=style.letter_style)
             same = Style(color=style.colour, bgcolor=style.colour)
             drawn.append(style.letter * (size - 1), style=same)
     return drawn
@@ -114,10 +119,8 @@ def _legend(names: Sequence[str], width: int) -> list[Text]:
     lines = [Text("  ")]
     for name in names:
         style = PHASE_STYLES[name]
-        entry = Text(
-            f"{style.letter} ", style="dim" if name == "wait" else Style(color=style.colour)
-        )
-        entry.append(f"{name}  ", style="not bold dim default")
+        entry = Text(style.letter, style="dim" if name == "wait" else style.letter_style)
+        entry.append(f" {name}  ", style="not bold dim default")
         if lines[-1].cell_len + entry.cell_len > width:
             lines.append(Text("  "))
         lines[-1].append_text(entry)

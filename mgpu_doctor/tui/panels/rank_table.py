@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mgpu_probes.inprocess.layout import PHASES
-from rich.style import Style
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis, RankSummary
@@ -126,11 +125,9 @@ def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | 
 def legend(used: Set[str], width: int) -> Text:
     """Returns the letters and colours of the phases that occur, as many as fit."""
     shown = Text()
-    for name, snapshot in phase_bars.PHASE_STYLES.items():
+    for name, phase in phase_bars.PHASE_STYLES.items():
         if name in used:
-            shown.append(
-                snapshot.letter, style=DIM if name == "wait" else Style(color=snapshot.colour)
-            )
+            shown.append(phase.letter, style=DIM if name == "wait" else phase.letter_style)
             shown.append(f" {name}  ", style=DIM)
     if not used:
         return Text("no step measured yet", style=DIM)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from mgpu_probes.inprocess.layout import PHASES
-from rich.style import Style
 from rich.text import Text
 
 from mgpu_doctor.case.model import Rank
@@ -176,16 +175,15 @@ def phase_lines(
     most = max(max(rank.phases.get(part) or 0.0, usual[part] or 0.0) for part in known)
     room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
     for phase in known:
-        own, snapshot = rank.phases.get(phase), phase_bars.PHASE_STYLES[phase]
-        colour = DIM if phase == "wait" else Style(color=snapshot.colour)
-        shown = Text.assemble((f"{snapshot.letter} ", colour), (f"{phase:{LABEL - 2}}", ""))
+        own, style = rank.phases.get(phase), phase_bars.PHASE_STYLES[phase]
+        letter_style = DIM if phase == "wait" else style.letter_style
+        shown = Text.assemble((style.letter, letter_style), (f" {phase:{LABEL - 2}}", ""))
         shown.append(f"{format_seconds(own):>{VALUE}}")
         if others:
             more = measured.get(phase, _more(own, usual[phase]))
             shown.append(f"{format_seconds(usual[phase]):>{VALUE}}")
             shown.append(f"{_format_difference(more, own, usual[phase]):>{VALUE}}")
-        shown.append("  ").append(snapshot.letter * round((own or 0.0) / most * room), style=colour)
-        yield shown
+        yield shown.append("  ").append_text(phase_bars.bar({phase: own or 0.0}, most, room))
 
 
 def peers(diagnosis: Diagnosis, rank: RankSummary) -> list[RankSummary]:

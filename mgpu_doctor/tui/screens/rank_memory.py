@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.style import Style
 from rich.text import Text
 
 from mgpu_doctor.analysis.capacity.long_batches import find_long_batches
@@ -114,14 +113,14 @@ INDENT = 7
 WIDEST = 100
 """The most cells of the bar: a wider one shows no more."""
 LOOKS = {
-    "weights": ("W", "#0072b2"),
-    "gradients": ("G", "#d55e00"),
-    "optimizer": ("O", "#009e73"),
-    "buckets": ("B", "#cc79a7"),
-    REST: ("A", "#e69f00"),
-    CACHE: ("·", "#808080"),
+    "weights": ("W", "#ffffff on #0072b2"),
+    "gradients": ("G", "#ffffff on #d55e00"),
+    "optimizer": ("O", "#ffffff on #009e73"),
+    "buckets": ("B", "#000000 on #cc79a7"),
+    REST: ("A", "#000000 on #e69f00"),
+    CACHE: ("·", DIM),
 }
-"""Letter and colour, so that it can be read without colours."""
+"""Letter and style, so that it can be read without colours, and on any background."""
 WORDS = {
     ("device", REST): "activations and the rest",
     ("host", REST): "activations, Python and the rest",
@@ -150,8 +149,8 @@ def _peak_bar(made: PeakMakeup, width: int) -> Text:
     sizes = list(made.parts.values())
     wide = bar_cells([float(size) for size in sizes], float(sum(sizes)), width)
     for name, count in zip(made.parts, wide, strict=True):
-        letter, colour = LOOKS[name]
-        bar.append(letter * count, style=Style(color=colour))
+        letter, style = LOOKS[name]
+        bar.append(letter * count, style=style)
     return bar
 
 
@@ -159,9 +158,9 @@ def _legend(made: PeakMakeup, width: int) -> Iterator[Text]:
     """Yields the legend, with as many entries per line as fit."""
     line = Text(" " * INDENT)
     for name, size in made.parts.items():
-        letter, colour = LOOKS[name]
+        letter, style = LOOKS[name]
         words = WORDS.get((made.where, name), name)
-        entry = Text.assemble((letter, Style(color=colour)), f" {words} {format_bytes(size)}")
+        entry = Text.assemble((letter, style), f" {words} {format_bytes(size)}")
         if line.cell_len > INDENT and line.cell_len + 2 + entry.cell_len > width:
             yield line
             line = Text(" " * INDENT)

@@ -149,6 +149,30 @@ def test_text_can_be_read_on_the_light_ground() -> None:
         assert min(_contrast(colour, ground) for colour in readable) >= 4.5
 
 
+async def test_letters_can_be_read_on_the_light_ground() -> None:
+    """Words and letters that are drawn; in a bar, the letters of the bar's own colour fill it."""
+    app = Everything()
+    async with app.run_test(size=(120, 50)) as pilot:
+        app.theme = LIGHT.name
+        await pilot.pause()
+        hard = {
+            segment.text
+            for segment in segments(app)
+            if any(map(str.isalnum, segment.text)) and _is_hard_to_read(segment.style)
+        }
+        assert hard == set()
+
+
+def _is_hard_to_read(style: Style | None) -> bool:
+    if style is None or style.color is None or style.bgcolor is None:
+        return False
+    ink, ground = (
+        textual_color.Color(*colour.get_truecolor()) for colour in (style.color, style.bgcolor)
+    )
+    darker, lighter = sorted((ink, ground), key=_luminance)
+    return ink != ground and _contrast(darker, lighter) < 3.0
+
+
 def _contrast(ink: textual_color.Color, ground: textual_color.Color) -> float:
     return (_luminance(ground) + 0.05) / (_luminance(ink) + 0.05)
 
