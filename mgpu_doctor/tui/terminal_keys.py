@@ -1,5 +1,6 @@
-"""Waits for keys. Textual's thread for keys wakes up ten times per second to see whether it should
-end, which took a tenth of what the live screen costs."""
+"""Reads keys from a terminal. Textual's thread for keys wakes up ten times per second to see
+whether it should end, which took a tenth of what the live screen costs, and it ends the app when
+what was typed or pasted is not UTF-8."""
 
 from __future__ import annotations
 
@@ -8,31 +9,28 @@ import os
 import select
 import threading
 import time
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
 from typing import Any
 
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 SOON = 1.0
-"""Seconds after keys in which Textual's own waiting remains: it decides after 0.1 s (`ESCDELAY`)
+"""Seconds after keys in which the parser is asked every `TICK`: it decides after 0.1 s (`ESCDELAY`)
 whether an escape was a key of its own."""
+TICK = 0.1
+MOST = 1 << 12
+"""Bytes that are read at once."""
 
 
 class KeysOver(threading.Event):
-    """Ends the thread for keys, which asks before each of its short waits. It gets its answer when
-    there are keys, or when it should end. `keys`: the descriptor that it reads."""
+    """Ends the thread for keys: `woken` is a descriptor that can be read once it is set."""
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.reader: int | None = None
-        """The identifier of the thread that reads the keys; others are answered at once."""
-        self._keys = keys
-        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._until = 0.0
-
-    def is_set(self) -> bool:
-        if threading.get_ident() == self.reader and not super().is_set():
-            self._wait()
-        return super().is_set()
+        self.woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def set(self) -> None:
         super().set()
@@ -40,13 +38,26 @@ class KeysOver(threading.Event):
 
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._woken, 1 << 10)
+            os.read(self.woken, 1 << 10)
         super().clear()
 
-    def _wait(self) -> None:
-        idle = time.monotonic() >= self._until
-        if select.select([self._keys, self._woken], [], [], None if idle else 0)[0]:
-            self._until = time.monotonic() + SOON
+
+def read_keys(keys: int, over: KeysOver, parser: XTermParser) -> Iterator[Message]:
+    """Yields what arrives at the descriptor `keys`, until `over` is set or nothing can arrive any
+    more. Bytes that are not UTF-8 are read as U+FFFD, so the end of a paste is still recognised."""
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    until = 0.0
+    while not over.is_set():
+        idle = time.monotonic() >= until
+        ready, _, _ = select.select([keys, over.woken], [], [], None if idle else TICK)
+        if keys in ready:
+            data = os.read(keys, MOST)
+            if not data:
+                return
+            until = time.monotonic() + SOON
+            if text := decode(data):  # nothing if a character is incomplete
+                yield from parser.feed(text)
+        yield from parser.tick()
 
 
 class PatientDriver(LinuxDriver):
@@ -54,8 +65,8 @@ class PatientDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._over = self.exit_event = KeysOver(self.fileno)
+        self._over = self.exit_event = KeysOver()
 
     def run_input_thread(self) -> None:
-        self._over.reader = threading.get_ident()
-        super().run_input_thread()
+        for event in read_keys(self.fileno, self._over, XTermParser(self._debug)):
+            self.process_message(event)
