@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RanksPanel(SelectingPanel[RankKey]):
     """A typed number selects, too."""
 
-    KEYS = "r sort  ⏎ open"
+    KEYS, KEYS_ANYWHERE = "⏎ open", "r sort"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "rank")]
 
     class Chosen(Message):
@@ -59,7 +59,7 @@ class RanksPanel(SelectingPanel[RankKey]):
             return 0
         from mgpu_doctor.tui.panels.rank_table import row_of_culprit
 
-        return row_of_culprit(self._shown[0].diagnosis, self._ranks) or 0
+        return row_of_culprit(self._shown[0].diagnosis, self._ranks, self.view.finding) or 0
 
     def choose(self, row: RankKey, *, opened: bool = False) -> None:
         self._typed = ""
@@ -77,7 +77,7 @@ class RanksPanel(SelectingPanel[RankKey]):
 class FindingsPanel(Panel):
     """The panel in which a finding can be selected and opened."""
 
-    KEYS = "⏎ explain  y copy fix"
+    KEYS, KEYS_ANYWHERE = "⏎ explain", "y copy fix"
     TAKES_FOCUS = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "previous finding", show=False),

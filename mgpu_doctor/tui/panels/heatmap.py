@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.matching import kept_by
-from mgpu_doctor.tui.panels.rank_table import listed_ranks, made_of
+from mgpu_doctor.tui.panels.rank_table import blamed_ranks, listed_ranks, made_of
 from mgpu_doctor.tui.panels.table_cells import DIM, Rows, sentence
 from mgpu_doctor.tui.view import View
 
@@ -66,7 +64,7 @@ def heatmap_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
             made.stylize("reverse", 0, label)
         return made
 
-    blamed = {culprit.rank for culprit in lead.culprits} if (lead := _leading(frame)) else set()
+    blamed = blamed_ranks(frame.diagnosis, view.finding) if frame.diagnosis else set()
     sought = {chosen} if chosen in ranks else blamed
     marked = next((place for place, rank in enumerate(ranks) if rank in sought), None)
     return Rows([head], len(ranks), make, marked)
@@ -91,10 +89,6 @@ def legend() -> Text:
         levels.append(glyph, style=style).append(f" {above}  ", style=DIM)
     levels.rstrip()
     return levels
-
-
-def _leading(frame: Frame) -> Finding | None:
-    return leading(frame.diagnosis) if frame.diagnosis else None
 
 
 @lru_cache(128)

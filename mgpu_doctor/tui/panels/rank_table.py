@@ -9,14 +9,13 @@ from functools import lru_cache
 from mgpu_probes.inprocess.layout import PHASES
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.findings import Diagnosis, RankSummary, Severity
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_seconds
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.device_timing import format_run_ahead, summarize_busy_waiting
 from mgpu_doctor.report.phase_bars import bar
 from mgpu_doctor.report.rank_rows import state
-from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.matching import format_left, kept, kept_by, shown, used
 from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting, join_parts
 from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
@@ -66,7 +65,8 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     ranks = listed_ranks(frame, view)
     memory = _memory(frame, ranks, width, view)
     spent_in, longest = _spent(diagnosis.ranks)
-    sheet = _Sheet.fit(diagnosis, width, memory, longest)
+    blamed = blamed_ranks(diagnosis, view.finding)
+    sheet = _Sheet.fit(diagnosis, width, memory, longest, blamed)
     head = [legend(spent_in, width), sheet.head()]
     if view.filter is not None:
         note = format_left(len(ranks), len(diagnosis.ranks), "rank", view.filter)
@@ -74,7 +74,7 @@ def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if waiting := summarize_busy_waiting(diagnosis.ranks):
         head.insert(0, Text(text.cut(waiting, width), style="yellow"))
     chosen = row_of_rank(view.rank, ranks)
-    marked = row_of_culprit(diagnosis, ranks) if chosen is None else chosen
+    marked = row_of_culprit(diagnosis, ranks, view.finding) if chosen is None else chosen
 
     def row(place: int) -> Text:
         return sheet.row(ranks[place], chosen=place == chosen)
@@ -116,9 +116,11 @@ def row_of_rank(who: RankKey | None, ranks: Sequence[RankSummary]) -> int | None
     return next((place for place, rank in enumerate(ranks) if RankKey.of(rank) == who), None)
 
 
-def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:
-    """Returns the row of the first culprit."""
-    blamed = blamed_ranks(diagnosis)
+def row_of_culprit(
+    diagnosis: Diagnosis, ranks: Sequence[RankSummary], selected: int = 0
+) -> int | None:
+    """Returns the row of the first culprit. `selected`: which finding is."""
+    blamed = blamed_ranks(diagnosis, selected)
     return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
 
 
@@ -150,7 +152,14 @@ class _Sheet:
     """None: not shown."""
 
     @classmethod
-    def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None, scale: float) -> _Sheet:
+    def fit(
+        cls,
+        diagnosis: Diagnosis,
+        width: int,
+        memory: Memory | None,
+        scale: float,
+        blamed: Set[int | None],
+    ) -> _Sheet:
         several = len({rank.host for rank in diagnosis.ranks}) > 1
         on_gpus = any(rank.run_ahead for rank in diagnosis.ranks)
         kept = {"host": several, "memory": memory is not None, AHEAD.title: on_gpus}
@@ -165,7 +174,7 @@ class _Sheet:
             room=room - where - bool(where),
             where=where,
             scale=scale,
-            blamed=blamed_ranks(diagnosis),
+            blamed=blamed,
             memory=memory,
         )
 
@@ -215,7 +224,13 @@ def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
     return cell(bar(dict(known), scale, room), Column("", room))
 
 
-def blamed_ranks(diagnosis: Diagnosis) -> set[int | None]:
-    """Returns the ranks that the leading finding blames."""
-    lead = leading(diagnosis)
-    return {culprit.rank for culprit in lead.culprits} - {None} if lead else set()
+def blamed_ranks(diagnosis: Diagnosis, selected: int = 0) -> set[int | None]:
+    """Returns the ranks that the selected finding blames; if it blames none, those of the first
+    finding that does. A finding that is only worth knowing blames no rank here."""
+    findings = diagnosis.findings
+    named = (
+        {culprit.rank for culprit in finding.culprits} - {None}
+        for finding in (*findings[selected : selected + 1], *findings)
+        if finding.severity is not Severity.INFO
+    )
+    return next(filter(None, named), set())

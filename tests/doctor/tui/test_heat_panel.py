@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 
+from mgpu_doctor.findings import Severity
 from mgpu_doctor.live.step_heatmap import Heatmap
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.panels import heatmap
+from mgpu_doctor.tui.panels import heatmap, rank_table
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import Order, RankKey, View
+from tests.support import diagnoses
 from tests.support.frames import STRAGGLER
 from tests.support.screens import Still, screen_text, shown, until
 
@@ -43,6 +47,26 @@ def test_the_selected_rank_is_brought_into_view_else_the_blamed_one() -> None:
         lines = heatmap.heatmap_lines(STRAGGLER, 80, view)
         assert isinstance(lines, Rows)
         assert lines.marked == row
+
+
+def test_the_culprit_of_the_selected_finding_is_brought_into_view() -> None:
+    assert STRAGGLER.diagnosis is not None
+    findings = (
+        replace(diagnoses.slow_input(), culprits=()),
+        diagnoses.LOW_COVERAGE,
+        diagnoses.slow_input(1),
+        diagnoses.slow_input(3),
+        replace(diagnoses.slow_input(0), severity=Severity.INFO),
+    )
+    diagnosis = replace(STRAGGLER.diagnosis, findings=findings)
+    several = structs.replace(STRAGGLER, diagnosis=diagnosis)
+    for selected, rank in enumerate((1, 1, 1, 3, 1)):
+        view = View(finding=selected)
+        for draw in (heatmap.heatmap_lines, rank_table.rank_lines):
+            lines = draw(several, 80, view)
+            assert isinstance(lines, Rows)
+            assert lines.marked == rank
+        assert [row.plain[0] for row in lines[len(lines.head) :]].index("▸") == rank
 
 
 @pytest.mark.parametrize("width", [40, 79, 120])
