@@ -147,7 +147,9 @@ MAIN_ACTIONS = frozenset(
 """Actions of the main screen, not of the graphs or the events."""
 
 
-LEFT_OUT = ("command_palette", "details", "launch", "attach", "pan", "follow", "filter")
+LEFT_OUT = (
+    "command_palette", "focus_next", "details", "launch", "attach", "pan", "follow", "filter",
+)  # fmt: skip
 """Actions whose keys the bottom line leaves out first, in this order, before those at its right
 end: another place shows them, or they are needed least."""
 

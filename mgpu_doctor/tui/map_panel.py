@@ -21,7 +21,7 @@ class MapPanel(SelectingPanel[Spot]):
     """Arrows move over names of hosts and cells of ranks; `b` groups the ranks by something else,
     `r` sorts by name."""
 
-    KEYS = "b group  r order  h alone  ⏎ open"
+    KEYS, KEYS_ANYWHERE = "b group  r order  ⏎ open", "h alone"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "side(-1)", "previous cell", show=False),
         Binding("right", "side(1)", "next cell", show=False),

@@ -51,7 +51,9 @@ class Panel(ScrollView, inherit_bindings=False):
     """
 
     KEYS: ClassVar[str] = ""
-    """What its own keys do, shown in its title."""
+    """What its own keys do, shown in its title while it has the focus."""
+    KEYS_ANYWHERE: ClassVar[str] = ""
+    """What keys do with its content whichever panel has the focus."""
     TAKES_FOCUS: ClassVar[bool] = False
     """Whether its keys work at once where no other panel has the focus."""
     _retitled = False
@@ -88,8 +90,8 @@ class Panel(ScrollView, inherit_bindings=False):
         self._draw, self._draw_compact = draw, compact
         self._compact = False
         self._title = title
-        self.border_title = self._titled(title)
         self._entitle = entitle
+        self.border_title = self._titled = self._make_title()
         self._shown: tuple[Frame, View] | None = None
         self._lines: Sequence[Text] = ()
         self._painted: dict[int, tuple[int, Text]] = {}
@@ -181,24 +183,33 @@ class Panel(ScrollView, inherit_bindings=False):
     def show(self, frame: Frame, view: View) -> None:
         """Draws this frame from now on."""
         self._shown = frame, view
-        before = self._title, self._keys_work
         if self._entitle is not None:
             self._title = self._entitle(frame, view)
         self._keys_work = self.has_rows()
-        if (self._title, self._keys_work) != before:
-            self._retitled = True
-            self.border_title = self._titled(self._title)
-            self._retitled = False
+        self._set_title()
         self._redraw()
 
     def has_rows(self) -> bool:
         """Returns whether there is something for the panel's keys."""
         return True
 
-    def _titled(self, title: str) -> str:
-        """Returns a title as markup, with what the panel's keys do now."""
-        keys = self.KEYS if self._keys_work else ""
-        return escape(" · ".join(part for part in (title, title and keys) if part))
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._set_title()
+
+    def _set_title(self) -> None:
+        titled = self._make_title()
+        if titled != self._titled:
+            self._titled = titled
+            self._retitled = True
+            self.border_title = titled
+            self._retitled = False
+
+    def _make_title(self) -> str:
+        """Returns the title as markup, with what keys do now."""
+        keys = (self.KEYS if self.has_focus else "", self.KEYS_ANYWHERE)
+        shown = "  ".join(filter(None, keys)) if self._title and self._keys_work else ""
+        return escape(" · ".join(filter(None, (self._title, shown))))
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from mgpu_doctor.live.frame import Frame
@@ -30,6 +31,7 @@ class MainScreen(Screen[Any]):
     one whose keys work at once may come later (`focus_first`)."""
 
     AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "app.focus_next", "panel")]
 
 
 def focus_first(main_panels: Sequence[Panel]) -> None:

@@ -196,7 +196,7 @@ async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
         await first_shown(pilot)
         await until(pilot, lambda: "▸    9" in screen_text(app), "the culprit")
         drawn = screen_text(app)
-        assert "─GPUs of 32 hosts · " in drawn
+        assert "─GPUs of 32 hosts─" in drawn
         assert "straggler-input" in drawn
         assert app.query_one("#gpus").size.height <= 5
         app.query_one("#gpus").focus()
