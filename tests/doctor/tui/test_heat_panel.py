@@ -10,7 +10,8 @@ from msgspec import structs
 from mgpu_doctor.findings import Severity
 from mgpu_doctor.live.step_heatmap import Heatmap
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.panels import heatmap, rank_table
+from mgpu_doctor.tui.panels import heatmap
+from mgpu_doctor.tui.panels.rank_table import rank_lines
 from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import Order, RankKey, View
 from tests.support import diagnoses
@@ -62,11 +63,11 @@ def test_the_culprit_of_the_selected_finding_is_brought_into_view() -> None:
     several = structs.replace(STRAGGLER, diagnosis=diagnosis)
     for selected, rank in enumerate((1, 1, 1, 3, 1)):
         view = View(finding=selected)
-        for draw in (heatmap.heatmap_lines, rank_table.rank_lines):
-            lines = draw(several, 80, view)
-            assert isinstance(lines, Rows)
-            assert lines.marked == rank
-        assert [row.plain[0] for row in lines[len(lines.head) :]].index("▸") == rank
+        heat, table = heatmap.heatmap_lines(several, 80, view), rank_lines(several, 80, view)
+        assert isinstance(heat, Rows)
+        assert isinstance(table, Rows)
+        assert heat.marked == table.marked == rank
+        assert [row.plain[0] for row in table[len(table.head) :]].index("▸") == rank
 
 
 @pytest.mark.parametrize("width", [40, 79, 120])
