@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,15 @@ from mgpu_probes.outside.untrusted_files import open_below
 from mgpu_doctor.case.box_files import part_folders
 from mgpu_doctor.case.job_snapshots import JobSnapshot, decode_job_snapshot
 from mgpu_doctor.case.joint_snapshots import join_snapshots
-from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.case.untrusted_json import Json, read_object, text, whole
+from mgpu_doctor.case.model import AskedHost, Unexamined
+from mgpu_doctor.case.untrusted_json import Json, read_object, text, whole, words
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.joint_recordings import (
     FRESH,
     LOST,
     NODES,
     NOT_HERE,
+    UNANSWERED,
     UNFINISHED,
     UNSEEN,
     UNSEEN_HOST,
@@ -50,6 +51,8 @@ class JointParts:
     lost: tuple[str, ...] = ()
     """Hosts whose part stops without an end."""
     gaps: tuple[Unexamined, ...] = ()
+    absent: tuple[AskedHost, ...] = ()
+    """Hosts of the job without a part, as far as their names are known."""
 
 
 def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
@@ -80,6 +83,7 @@ def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
         newest = time.time() if ends else max(touched.values())
         silent = {name for name in open_ if newest - touched[name] > FRESH}
         lost |= {name for name in silent if not any(read[name])}  # else it lost a task alone
+    unseen = _list_unseen(roots, wholes, parts)
     end: Mapping[str, Json] = {}
     if wholes or set(open_) <= lost:
         end = combine_ends(ends) if ends else {}
@@ -87,10 +91,8 @@ def read_parts(roots: Sequence[Path], hosts: Sequence[Path]) -> JointParts:
         end,
         {name: name not in open_ or name in lost for name in parts},
         tuple(sorted(lost)),
-        (
-            *_list_unseen(roots, wholes, parts),
-            *_list_running([name for name in open_ if wholes and name not in lost]),
-        ),
+        (*unseen, *_list_running([name for name in open_ if wholes and name not in lost])),
+        tuple(_list_absent(unseen, wholes, parts)),
     )
 
 
@@ -113,6 +115,23 @@ def _list_unseen(
             unseen[format_count(others, "other node")] = NOT_HERE
     named = list(unseen.items())[: MOST_UNSEEN + 1]
     return tuple(Unexamined(name, why, _JOIN_THEM) for name, why in named)
+
+
+def _list_absent(
+    unseen: Sequence[Unexamined], wholes: Sequence[Mapping[str, Json]], hosts: Collection[str]
+) -> Iterator[AskedHost]:
+    """Yields the hosts among what the nodes could not see. Those are silent of which no node says
+    anything else."""
+    silent: set[str] = set()
+    others: set[str] = set()
+    for end in wholes:
+        unanswered = {*(words(end.get(UNANSWERED)) or ())}
+        silent |= unanswered
+        others |= _texts(end, UNSEEN).keys() - unanswered
+    for gap in unseen:
+        name = gap.probe.removeprefix(UNSEEN_HOST)
+        if gap.probe.startswith(UNSEEN_HOST) and name not in hosts:
+            yield AskedHost(name, None, gap.reason, gap.remedy, gap.probe in silent - others)
 
 
 def _list_running(hosts: Sequence[str]) -> tuple[Unexamined, ...]:

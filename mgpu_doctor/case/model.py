@@ -289,13 +289,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class AskedHost:
-    """A host that the user named. `node`: its own name, and of its ranks; None: it never answered.
-    `trouble`: why it is not seen, a part of a sentence; None: it is seen; `remedy`: what to do."""
+    """A host that the user or the job itself named. `node`: its own name, and of its ranks; None:
+    it never answered. `trouble`: why it is not seen, a part of a sentence; None: it is seen;
+    `remedy`: what to do. `silent`: nothing answers there, as if the machine were off."""
 
     name: str
     node: str | None
     trouble: str | None = None
     remedy: str = "wait for it"
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +337,8 @@ class Case:
     traces: tuple[Trace, ...] = ()
     """Traces of PyTorch's profiler, one per rank."""
     asked_hosts: tuple[AskedHost, ...] = ()
-    """The hosts that were asked for ranks, if the user named any."""
+    """The hosts that were asked for ranks, if the user named any; of a recording into which several
+    nodes write, those of which nothing is in it."""
     tried: tuple[TreatmentProof, ...] = ()
     """What trials of treatments showed about this job."""
     applied: TreatmentProof | None = None

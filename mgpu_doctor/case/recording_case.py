@@ -172,7 +172,7 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
             LostHost(name, _find_last_record(name, current, files.host_samples))
             for name in (parts.lost if until is None else ())
         ),
-        asked_hosts=asked_hosts,
+        asked_hosts=(*asked_hosts, *parts.absent),
         unexamined=tuple(unexamined),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import subprocess
-import time
 from collections.abc import Sequence
 from reprlib import Repr
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -17,10 +16,9 @@ from mgpu_doctor.errors import NOTHING_EXAMINED, WRONG_USAGE, DoctorError
 
 SECONDS_TO_LIST = 30.0
 """After which a command that lists hosts is given up."""
-SECONDS_TO_ANSWER = 12.0
-"""For a command that does nothing: more than ssh takes to find that a host is not there."""
 MOST_TEXT = 64 << 20
-_MOST_ERROR = 4096
+MOST_ERROR = 4096
+"""Bytes of what a command prints on standard error that are read."""
 _QUOTER = Repr()
 _QUOTER.maxstring = 80
 _NOT_FOUND = re.compile(r"python3.{0,40}not found|not found.{0,40}python3", re.IGNORECASE)
@@ -28,10 +26,12 @@ _OLD = re.compile(re.escape(TOO_OLD).replace("%d", r"(\d{1,4})"))
 
 
 class Trouble(NamedTuple):
-    """Why a host cannot be seen, and what to do: parts of a sentence."""
+    """Why a host cannot be seen, and what to do: parts of a sentence. `silent`: nothing answers
+    there, as if the machine were off."""
 
     reason: str
     remedy: str
+    silent: bool = False
 
 
 class Engine(Protocol):
@@ -76,15 +76,16 @@ def quote(given: str) -> str:
 def start_agent(engine: Engine, host: str) -> subprocess.Popen[bytes] | Trouble:
     """Starts the command that runs an agent on a host: its child process, which reads the agent's
     program from its standard input, or why there is none."""
-    return _start(engine.command(host, remote_command()))
+    return start_command(engine.command(host, remote_command()))
 
 
 def start_step(engine: StepEngine, hosts: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
     """The same for agents on several hosts."""
-    return _start(engine.step_command(hosts, remote_command()))
+    return start_command(engine.step_command(hosts, remote_command()))
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
+def start_command(command: Sequence[str]) -> subprocess.Popen[bytes] | Trouble:
+    """Starts a command of an engine: its child process, or why there is none."""
     try:
         return subprocess.Popen(
             command,
@@ -107,29 +108,6 @@ _REMEDIES = {
     errno.EAGAIN: "raise the limit of processes (`ulimit -u`), or name fewer hosts",
     errno.ENOMEM: "name fewer hosts",
 }
-
-
-def ask_for_life(engine: Engine, hosts: Sequence[str]) -> dict[str, str]:
-    """Host -> why it runs no command; empty: it does. All are asked at once."""
-    end = time.monotonic() + SECONDS_TO_ANSWER
-    started = {host: _start(engine.command(host, "true")) for host in hosts}
-    return {host: _await_life(engine, host, child, end) for host, child in started.items()}
-
-
-def _await_life(
-    engine: Engine, host: str, child: subprocess.Popen[bytes] | Trouble, end: float
-) -> str:
-    """`end`: when to wait no more, on the monotonic clock."""
-    if isinstance(child, Trouble):
-        return child.reason
-    try:
-        _, error = child.communicate(timeout=max(0.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        return f"it did not answer within {SECONDS_TO_ANSWER:.0f} s"
-    text = clean(error[-_MOST_ERROR:].decode("utf-8", "replace"), _MOST_ERROR)
-    return engine.explain(host, child.returncode, text).reason if child.returncode else ""
 
 
 def require_at_most(most: int, hosts: int, command: str) -> None:
@@ -176,7 +154,7 @@ def run_listing(command: Sequence[str], where: str) -> Listing:
     except OSError as error:
         sentence = f"{name} cannot be started ({error.strerror}): run mgpu-doctor {where}."
         raise DoctorError(sentence, NOTHING_EXAMINED) from None
-    text = clean(ended.stderr[-_MOST_ERROR:].decode("utf-8", "replace"), _MOST_ERROR)
+    text = clean(ended.stderr[-MOST_ERROR:].decode("utf-8", "replace"), MOST_ERROR)
     return Listing(ended.returncode, ended.stdout[:MOST_TEXT].decode("utf-8", "replace"), text)
 
 

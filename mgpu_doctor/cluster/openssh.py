@@ -56,7 +56,7 @@ class OpenSsh:
         for mark, remedy in _REMEDIES:
             if mark in text:
                 reason = f"ssh fails with '{_line_with(mark, last)}'"
-                return Trouble(reason, remedy.format(host=shlex.quote(host)))
+                return Trouble(reason, remedy.format(host=shlex.quote(host)), mark in _SILENT)
         if code == SSH_FAILED and not last:  # about its own failures ssh says something
             return Trouble(
                 "the agent there was killed",
@@ -87,6 +87,8 @@ _REMEDIES = (
     ("not responding", "it cannot be reached from here any more: check the network and the host"),
     ("No route to host", "it cannot be reached from here: check the network and the host"),
 )
+
+_SILENT = ("Connection timed out", "not responding", "No route to host")
 
 
 def parse_hosts(given: str) -> tuple[tuple[str, ...], OpenSsh]:

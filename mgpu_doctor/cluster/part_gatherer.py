@@ -4,7 +4,8 @@ process of its own, which `mgpu-doctor run` starts where nodes share no folder.
 It ends when its standard input does, and then says on standard output which hosts it could not
 see, and why: a JSON object. What a node had sent until it was lost stays.
 
-A node that fetches nothing asks through it, at its end, which of the nodes before it answer."""
+A node that fetches nothing asks through it, at its end, on which of the nodes before it somebody
+reports."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from typing import TypedDict
 
 from mgpu_doctor.case.model import AskedHost
 from mgpu_doctor.cluster.agent_messages import JobFacts
-from mgpu_doctor.cluster.engine import Engine, Trouble, ask_for_life
+from mgpu_doctor.cluster.engine import Engine, Trouble
 from mgpu_doctor.cluster.gathered_job import GatheredJob
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_fleet import Fleet
 from mgpu_doctor.cluster.host_mirror import HostRefused
+from mgpu_doctor.cluster.run_question import SECONDS_TO_ANSWER, ask_hosts, make_question
 from mgpu_doctor.errors import DoctorError
-from mgpu_doctor.recording.joint_recordings import UNSEEN_HOST, host_of, list_parts
+from mgpu_doctor.recording.joint_recordings import UNSEEN_HOST, Absence, host_of, list_parts
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_whole
 
@@ -38,8 +40,9 @@ SHARES = "it writes into the same folder"
 class Request(TypedDict):
     """What to fetch. `own`: this host; `node`: what Slurm calls it; `joint`: the key of the
     recording. Either `slurm`, the job and its nodes as Slurm lists them, or `hosts`, as `--hosts`
-    has them. `number`: of this node, if only the nodes before it are to be asked for a sign of
-    life; None: parts are to be fetched."""
+    has them. `number`: of this node, if only the nodes before it are to be asked who reports;
+    None: parts are to be fetched. `patience`: seconds without a sign of life after which a part
+    counts as abandoned."""
 
     folder: str
     own: str
@@ -48,6 +51,7 @@ class Request(TypedDict):
     slurm: tuple[str, str] | None
     hosts: str | None
     number: int | None
+    patience: float
 
 
 class JointJob(GatheredJob):
@@ -76,13 +80,13 @@ class JointJob(GatheredJob):
         """The first node itself says how the job ended."""
 
 
-def gather(request: Request, stop: int) -> dict[str, str]:
+def gather(request: Request, stop: int) -> dict[str, Absence]:
     """Fetches until the descriptor `stop` ends. Returns what was not seen, `host node7`, and
     why; nothing of hosts that share the folder."""
     try:
         named, engine = _find_hosts(request)
     except DoctorError as error:
-        return {"the other nodes": str(error).rstrip(".")}
+        return {"the other nodes": Absence(str(error).rstrip("."))}
     hosts = [name for name in named if name not in (request["own"], request["node"])]
     job = JointJob(Path(request["folder"]), request["own"])
 
@@ -96,22 +100,25 @@ def gather(request: Request, stop: int) -> dict[str, str]:
         while not waiting.poll(0):
             fleet.poll(POLL)
         return {
-            f"{UNSEEN_HOST}{state.name}": state.trouble.reason
+            f"{UNSEEN_HOST}{state.name}": Absence(state.trouble.reason, state.trouble.silent)
             for state in fleet.states()
             if state.trouble is not None and _is_missing(job.folder, state)
         }
 
 
-def ask_before(request: Request, number: int) -> dict[str, str]:
-    """Of each node before this one, in order: why it does not answer; empty: it does. Nothing if it
-    is unknown which nodes these are. `number`: of this node."""
+def ask_before(request: Request, number: int) -> dict[str, Absence | None]:
+    """Of each node before this one, in order: why nobody there reports; None: somebody does.
+    Nothing if it is unknown which nodes these are. `number`: of this node."""
     try:
         hosts, engine = _find_hosts(request)
     except DoctorError:
         return {}
     if hosts[number : number + 1] not in ((request["own"],), (request["node"],)):
         return {}  # they are in another order than the numbers
-    return ask_for_life(engine, hosts[:number])
+    patience = request["patience"]
+    question = make_question(Path(request["folder"]), request["joint"], patience)
+    answers = ask_hosts(engine, hosts[:number], question, SECONDS_TO_ANSWER + patience)
+    return {host: why and Absence(why.reason, why.silent) for host, why in answers.items()}
 
 
 def _is_missing(folder: Path, state: HostState) -> bool:

@@ -77,7 +77,8 @@ class Slurm:
         for mark, remedy in _REMEDIES:
             if line := next((line for line in text.splitlines() if mark in line), None):
                 reason = _PREFIX.sub("", line.strip())
-                return Trouble(f"srun fails with '{reason}'", remedy.format(job=self._job))
+                what = remedy.format(job=self._job)
+                return Trouble(f"srun fails with '{reason}'", what, mark in _SILENT)
         lines = [_PREFIX.sub("", line) for line in text.splitlines()]
         lines = [line for line in lines if "Exited with exit code" not in line]
         error = last_line("\n".join(lines), code)
@@ -96,6 +97,7 @@ _REMEDIES = (
     ("failed on node", "the node does not answer Slurm: `sinfo -R` shows why"),
     ("ode failure", "the node has failed: `sinfo -R` shows why"),
 )
+_SILENT = ("failed on node", "ode failure")
 
 
 def find_nodes(job: str, *, whole: bool = False) -> tuple[tuple[str, ...], Slurm]:

@@ -17,8 +17,10 @@ from mgpu_doctor.recording.joint_recordings import (
     LOST,
     NODE,
     RUNNING,
+    UNANSWERED,
     UNFINISHED,
     UNSEEN,
+    Absence,
     combine_ends,
     find_parts,
     host_of,
@@ -68,7 +70,7 @@ def await_parts(
     job was asked to end; `lost`: parts that are not waited for. `still_gathers`: whether parts are
     being fetched from other nodes."""
     began = time.monotonic()
-    quiet = _find_patience(age)
+    quiet = find_patience(age)
     pulses = {part: _Pulse(_find_touched(folder, part), began - quiet) for part in lost}
     ended = {own}
     spoken = False
@@ -115,7 +117,7 @@ def are_lost(folder: Path, own: str, parts: Sequence[str], age: float) -> bool:
     touched as often; `age`: seconds that the job has run."""
     if any(_has_ended(folder, part) for part in parts):
         return False
-    began, last, quiet = time.monotonic(), _find_touched(folder, own), _find_patience(age)
+    began, last, quiet = time.monotonic(), _find_touched(folder, own), find_patience(age)
     for part in parts:
         touched = _find_touched(folder, part)
         while last - touched + time.monotonic() - began < quiet:
@@ -125,7 +127,7 @@ def are_lost(folder: Path, own: str, parts: Sequence[str], age: float) -> bool:
     return True
 
 
-def _find_patience(age: float) -> float:
+def find_patience(age: float) -> float:
     """Seconds without a sign of life after which a node of a job of this age counts as lost."""
     return 2 * interval(age) + SILENT
 
@@ -147,14 +149,17 @@ def list_unfinished(folder: Path) -> dict[str, str]:
     return {host_of(part): RUNNING for part in open_}
 
 
-def finish_job(folder: Path, unfinished: Mapping[str, str], unseen: Mapping[str, str]) -> None:
+def finish_job(folder: Path, unfinished: Mapping[str, str], unseen: Mapping[str, Absence]) -> None:
     """Writes how the job ended, by the ends of its nodes. `unfinished`: what `await_parts`
     returned; `unseen`: what is not here -> why. A full disk loses this alone."""
     ends = [end for _, _, end in find_parts(folder) if end]
     if not ends:
         return
-    end = combine_ends(ends)
+    absent = {
+        UNSEEN: {name: absence.why for name, absence in unseen.items()},
+        UNANSWERED: [name for name, absence in unseen.items() if absence.silent],
+    }
     try:
-        write_json(folder / END, {**end, UNFINISHED: dict(unfinished), UNSEEN: dict(unseen)})
+        write_json(folder / END, {**combine_ends(ends), UNFINISHED: dict(unfinished), **absent})
     except OSError as error:
         print_message(f"the end of the job could not be recorded ({error.strerror}).")

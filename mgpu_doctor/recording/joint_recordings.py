@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_doctor.recording.home import home, new_recording
 from mgpu_doctor.recording.layout import END, HOSTS, INFO, TASKS
@@ -38,6 +38,8 @@ UNSEEN = "unseen"
 """The key of `end.json`: what is not here, such as `host node7` -> why."""
 UNSEEN_HOST = "host "
 """Begins the name of what is not here if it is a host."""
+UNANSWERED = "unanswered"
+"""The key of `end.json`: those of UNSEEN where nothing answers, as if the machine were off."""
 NOT_HERE = "nothing that was recorded there is here"
 """Why a node is not seen whose name is not known."""
 FRESH = 120.0
@@ -49,6 +51,14 @@ LAST_MOMENT = 4_102_444_800
 """The year 2100, in seconds since the epoch."""
 MOST_IN_A_STEP = 1000
 """Recordings with one key: a script may call mgpu-doctor several times in one Slurm step."""
+
+
+class Absence(NamedTuple):
+    """Why something is not in a recording. `silent`: nothing answers there, as if the machine were
+    off."""
+
+    why: str
+    silent: bool = False
 
 
 def name_host() -> str:
@@ -93,11 +103,11 @@ def claim_recording(
 ) -> Path:
     """The folder in the doctor's home in which all nodes of the job with this key write: made by
     the first that asks. `part`: of the one that asks now. Raises OSError."""
-    links = private_folder(home(environment) / JOINT)
+    first = find_links(key, environment)
+    links = private_folder(first.parent)
     _forget_old(links)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     for count in range(MOST_IN_A_STEP):
-        link = links / f"{digest}-{count:03}"
+        link = links / f"{first.name}-{count:03}"
         if not link.is_symlink():
             made = new_recording(name, started, environment)
             try:
@@ -110,6 +120,11 @@ def claim_recording(
         if _can_join(folder, part):
             return folder
     raise FileExistsError(f"{links} is full")
+
+
+def find_links(key: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The path with which the links to recordings with this key begin. The newest is the last."""
+    return home(environment) / JOINT / hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def _forget_old(links: Path) -> None:

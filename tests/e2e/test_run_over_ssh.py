@@ -145,7 +145,8 @@ def test_parts_that_nobody_fetched_are_joined_by_name(hosts: SshHosts, tmp_path:
 def test_if_the_first_two_nodes_are_lost_the_next_one_reports(
     hosts: SshHosts, tmp_path: Path
 ) -> None:
-    """All processes of the two end, and nothing reaches them any more."""
+    """All processes of the two end, and nothing reaches them any more. The parts that are left show
+    together that no other host was lost."""
     names = (*LOST, *NAMES)
     started = start(hosts, tmp_path, 29514, 100_000, "--hosts", ",".join(names), names=names)
 
@@ -155,12 +156,11 @@ def test_if_the_first_two_nodes_are_lost_the_next_one_reports(
         return all(len(of_all) == len(names) for of_all in boxes)
 
     until(are_fetched, 180)
-    for name in LOST:
-        hosts.lose(name)
+    hosts.lose(*LOST)
     left = started[len(LOST) :]
     (code, first), (other_code, other) = await_ends(left)
     assert (code, other_code) == (1, 1)
-    silent = "hosts node-c and node-d, the first 2 nodes, do not answer:"
+    silent = "no mgpu-doctor answers on hosts node-c and node-d, the first 2 nodes:"
     assert f"mgpu-doctor: {silent} this node reports." in first
     assert f"({hosts.address('node-c')} port 22)'; host node-d: ssh fails with" in first
     parts = [recording_of(tmp_path / name) for name in NAMES]
@@ -176,3 +176,8 @@ def test_if_the_first_two_nodes_are_lost_the_next_one_reports(
         assert found["job"]["outcome"] == "failed"
         gaps = [gap["probe"] for gap in found["unexamined"] if "node" in gap["probe"]]
         assert [gap.removeprefix("host ") for gap in gaps] == [*absent]
+    assert "host-lost" not in [finding["code"] for finding in alone["findings"]]
+    lost = whole["findings"][0]
+    assert lost["code"] == "host-lost"
+    assert [(one["rank"], one["host"]) for one in lost["culprits"]] == [(None, n) for n in LOST]
+    assert lost["victims"] == [2, 3]

@@ -100,13 +100,17 @@ class SshHosts:
         """Takes the network of a host `down`, or `up`."""
         _ip("-n", self._of(name), "link", "set", "eth0", state)
 
-    def lose(self, name: str) -> None:
-        """Ends all processes of a host, and lets nothing reach it any more."""
-        first = Path(f"/proc/{self.server_pid(name)}")
-        self._servers[name].kill()
-        self._servers[name].wait()
-        until(lambda: not first.exists(), 60)  # last of all; connections have been closed
-        self.set_link(name, "down")
+    def lose(self, *names: str) -> None:
+        """Ends all processes of hosts, and lets nothing reach them any more."""
+        first = [Path(f"/proc/{self.server_pid(name)}") for name in names]
+        for name in names:
+            self._servers[name].kill()
+        for name in names:
+            self._servers[name].wait()
+        # The last processes of all; connections have been closed.
+        until(lambda: not any(process.exists() for process in first), 60)
+        for name in names:
+            self.set_link(name, "down")
 
     def limit_link(self, name: str, rate: str) -> None:
         """Limits what a host sends, to `10mbit` for example."""

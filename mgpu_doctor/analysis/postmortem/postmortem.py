@@ -26,6 +26,7 @@ from mgpu_doctor.analysis.postmortem.unexplained_failures import (
     find_absent_ranks,
     find_early_exits,
     find_killed_helper,
+    find_silent_hosts,
     find_unjoined_hosts,
 )
 from mgpu_doctor.analysis.postmortem.unmet_wait import (
@@ -69,6 +70,8 @@ class PostMortem:
     """Ranks that never joined the process group."""
     unjoined_hosts: tuple[AskedHost, ...] = ()
     """Hosts whose ranks never joined it, and of which no rank is known."""
+    silent_hosts: tuple[AskedHost, ...] = ()
+    """Hosts of which no rank is known, and because of which the others failed."""
     killed_helper: ProcessEnd | None = None
     """A process that is not a rank and was killed just before the ranks failed."""
     log: tuple[LogCause, ...] = ()
@@ -118,6 +121,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
         early_exits=() if independent else find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
         unjoined_hosts=find_unjoined_hosts(first, case),
+        silent_hosts=find_silent_hosts(failures, first, case),
         killed_helper=find_killed_helper(failures, first, case),
         log=judge_log(
             case, first, blames_symptoms=stall is None and not shows_waiting, is_flat=is_flat

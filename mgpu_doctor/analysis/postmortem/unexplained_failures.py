@@ -36,6 +36,33 @@ def find_unjoined_hosts(first: Sequence[RankFailure], case: Case) -> tuple[Asked
     return tuple(list_hosts_without_ranks(case))
 
 
+def find_silent_hosts(
+    failures: Sequence[RankFailure], first: Sequence[RankFailure], case: Case
+) -> tuple[AskedHost, ...]:
+    """Hosts of a failed job of which nothing is recorded and on which nothing answers, if that is
+    why the job failed: every rank that is seen failed only because of others. `failures`, `first`:
+    of ranks.
+
+    Empty if ranks of yet other hosts are not seen, because these may have failed first, and if
+    fewer hosts are seen than not: then those that are seen may have been cut off."""
+    lost_others = any(failure.error is not None for failure in failures)
+    if (
+        case.job.outcome is not Outcome.FAILED
+        or first
+        or not lost_others
+        or _timed_out(first, case)
+    ):
+        return ()
+    present = [rank for rank in case.ranks if rank.state is not State.MISSING]
+    absent = list_hosts_without_ranks(case)
+    seen = {rank.host for rank in present}
+    most = max((rank.metadata.local_world_size or 1 for rank in present), default=1)
+    unseen = (case.job.world_size or math.inf) - len(present)
+    if not all(host.silent for host in absent) or unseen > most * len(absent):
+        return ()
+    return tuple(absent) if len(absent) <= len(seen) else ()
+
+
 def _timed_out(first: Sequence[RankFailure], case: Case) -> bool:
     return case.job.outcome is Outcome.FAILED and not first and bool(find_rendezvous_timeouts(case))
 

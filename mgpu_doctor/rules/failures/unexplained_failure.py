@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
+from mgpu_doctor.analysis.postmortem.unexplained_failures import list_hosts_without_ranks
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -19,6 +20,8 @@ from mgpu_doctor.rules.hang.stack_evidence import hang_of_kind, have_timed_out
 
 _OVERTAKEN = "had left its process group when the launcher ended the rest of the job"
 _UNSEEN = "left its process group and shut down cleanly; its exit code is unknown"
+_MOST_LISTED = 4096
+"""Ranks: what a recording says about the world size may be anything."""
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")
 
 
@@ -41,6 +44,8 @@ def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
     parted = measures.divergence
     if echoes and parted is not None and parted.is_blocked and parted.kind is not Parted.BEHIND:
         return  # they waited in different collectives
+    if measures.postmortem.silent_hosts:
+        return  # the ranks that are not seen were on these
     if echoes:
         yield _unseen(echoes, case)
     elif code and not case.ranks:
@@ -158,13 +163,20 @@ def _last_lines(case: Case) -> tuple[Evidence, ...]:
 
 
 def _unseen(echoes: Sequence[RankFailure], case: Case) -> Finding:
+    seen = {rank.rank for rank in case.ranks if rank.state is not State.MISSING}
+    missing = [
+        rank for rank in range(min(case.job.world_size or 0, _MOST_LISTED)) if rank not in seen
+    ]
+    hosts = [host.name for host in list_hosts_without_ranks(case)]
+    where = f", such as those of {', '.join(hosts)}" if hosts else ""
     return Finding(
         code="failed-exception",
         severity=Severity.CRITICAL,
         confidence=0.4,
         title="The ranks lost their connection to each other, and none shows why",
         cause="Every rank that failed reports a lost connection or was asked to end: a network "
-        "failure, or a rank on a host that was not recorded ended first.",
+        "failure, or a rank on a host that was not recorded ended first."
+        + (f" Not in this recording: {format_ranks(missing)}{where}." if missing else ""),
         victims=tuple(sorted(failure.rank for failure in echoes if failure.rank is not None)),
         evidence=tuple(
             e for failure in echoes[:2] for e in failure_text.evidence_of(failure, case)[:2]

@@ -142,6 +142,28 @@ def test_nodes_that_are_in_none_of_the_recordings_are_listed(record: Record) -> 
         assert unseen(complete) == []
 
 
+def test_a_host_without_a_part_is_silent_unless_a_node_says_otherwise(record: Record) -> None:
+    ends: dict[str, dict[str, Any]] = {
+        "n0": {"unseen": {"host n2": "no route"}, "unanswered": ["host n2"]},
+        "n1": {"unseen": {"1 other node": "not here"}},
+        "n3": {"unseen": {"host n2": "no key"}},
+    }
+    first, second, third = (
+        record(name, {name: GOOD}, {**GOOD, "unfinished": {}, **unseen})
+        for name, unseen in ends.items()
+    )
+    for folder in (first, second, third):
+        info = json.loads((folder / INFO).read_text()) | {"nodes": 4}
+        (folder / INFO).write_text(json.dumps(info))
+
+    def absent(*others: Path) -> list[tuple[str, bool]]:
+        hosts = load_recording(first, others=others).asked_hosts
+        return [(host.name, host.silent) for host in hosts]
+
+    assert absent() == absent(second) == [("n2", True)]
+    assert absent(third) == [("n2", False)]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_of_copies_of_a_console_the_one_that_was_brought_to_its_end_is_read(
     record: Record, swapped: bool

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cluster import engine, part_gatherer
+from mgpu_doctor.cluster import part_gatherer
 from mgpu_doctor.cluster.engine import Trouble
 from mgpu_doctor.cluster.host_channel import HostState, Link
 from mgpu_doctor.cluster.host_mirror import HostRefused
 from mgpu_doctor.cluster.part_gatherer import SHARES, JointJob, _is_missing
+from mgpu_doctor.recording.joint_recordings import Absence
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from tests.support.node_ranks import ShellEngine
 
@@ -48,22 +49,21 @@ SHELL = ShellEngine(
 @pytest.mark.parametrize(
     ("hosts", "own", "answers"),
     [
-        ("gone,here,own,after", "own", {"gone": "gone ended with 255: no route", "here": ""}),
+        (
+            "gone,here,own,after",
+            "own",
+            {"gone": ("gone ended with 255: no route", False), "here": None},
+        ),
         ("here,gone,after,own", "own", {}),
         ("here,gone", "own", {}),
         ("here,own", "own", {}),
     ],
 )
-def test_the_nodes_before_this_one_are_asked_for_a_sign_of_life(
-    hosts: str, own: str, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_the_nodes_before_this_one_are_asked_who_reports(
+    hosts: str, own: str, answers: dict[str, Absence | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_gatherer, "_find_hosts", lambda _: (tuple(hosts.split(",")), SHELL))
     assert part_gatherer.ask_before(request(own), 2) == answers
-
-
-def test_a_node_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SECONDS_TO_ANSWER", 0.2)
-    assert engine.ask_for_life(SHELL, ["mute"]) == {"mute": "it did not answer within 0 s"}
 
 
 def request(own: str) -> part_gatherer.Request:
@@ -75,6 +75,7 @@ def request(own: str) -> part_gatherer.Request:
         "slurm": None,
         "hosts": None,
         "number": 2,
+        "patience": 0.0,
     }
 
 

@@ -21,6 +21,7 @@ while [ "$1" != -- ]; do shift; done
 echo "$2" >> "$ASKED"
 case $2 in
 gone*) echo "ssh: connect to host $2 port 22: No route to host" >&2; exit 255 ;;
+killed*) exit 76 ;;
 esac
 exec /bin/sh -c "$3"
 """
@@ -63,9 +64,11 @@ def test_the_lowest_node_that_is_left_reports(
     assert finish(folder, f"gone1,gone2,{OWN},here,gone3")
     lost = {f"host {name}": NO_ROUTE.format(name) for name in ("gone1", "gone2")}
     here = {"2 other nodes": "nothing that was recorded there is here"}
-    assert json.loads((folder / END).read_text())["unseen"] == lost | here
+    end = json.loads((folder / END).read_text())
+    assert end["unseen"] == lost | here
+    assert end["unanswered"] == [*lost]
     first, second = capsys.readouterr().err.splitlines()
-    silent = "hosts gone1 and gone2, the first 2 nodes, do not answer"
+    silent = "no mgpu-doctor answers on hosts gone1 and gone2, the first 2 nodes"
     assert first == f"mgpu-doctor: {silent}: this node reports."
     assert second.endswith(
         f"2 other nodes: nothing that was recorded there is here. Only what is in {folder} is "
@@ -74,10 +77,23 @@ def test_the_lowest_node_that_is_left_reports(
     assert sorted(asked.read_text().split()) == ["gone1", "gone2"]
 
 
+@pytest.mark.usefixtures("asked")
+def test_a_node_whose_processes_were_killed_reports_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its machine answers."""
+    folder = tmp_path / "r"
+    assert finish(folder, f"killed,gone,{OWN},here,here")
+    end = json.loads((folder / END).read_text())
+    assert end["unseen"]["host killed"] == "the mgpu-doctor there was killed"
+    assert end["unanswered"] == ["host gone"]
+    assert "no mgpu-doctor answers on hosts killed and gone, the first 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("hosts", "speaker"),
     [
-        (f"gone1,here,{OWN}", "host gone1, the first node, does not answer: here"),
+        (f"gone1,here,{OWN}", "no mgpu-doctor answers on host gone1, the first node: here"),
         (f"here,gone1,{OWN}", "the first node"),
         (f"{OWN},gone1,gone2", "the first node"),
         ("gone1,gone2", "the first node"),

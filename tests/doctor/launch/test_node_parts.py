@@ -19,6 +19,7 @@ from mgpu_doctor.launch.node_parts import (
     list_before,
     list_unfinished,
 )
+from mgpu_doctor.recording.joint_recordings import Absence
 from mgpu_doctor.recording.layout import END, HOSTS, INFO
 from mgpu_doctor.recording.write import write_json
 
@@ -164,13 +165,15 @@ def test_the_job_ended_as_its_first_failure_did(tmp_path: Path) -> None:
     part(tmp_path, "a", exit_code=1, signal=None, ended=12.0)
     part(tmp_path, "b", exit_code=None, signal=9, ended=11.0)
     part(tmp_path, "c", exit_code=0, signal=None, ended=13.0)
-    finish_job(tmp_path, {"d": "lost"}, {"host e": "no route"})
+    unseen = {"host e": Absence("no route", silent=True), "host f": Absence("no key")}
+    finish_job(tmp_path, {"d": "lost"}, unseen)
     assert json.loads((tmp_path / END).read_text()) == {
         "exit_code": None,
         "signal": 9,
         "ended": 13.0,
         "unfinished": {"d": "lost"},
-        "unseen": {"host e": "no route"},
+        "unseen": {"host e": "no route", "host f": "no key"},
+        "unanswered": ["host e"],
     }
 
 

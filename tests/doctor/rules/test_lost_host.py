@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgpu_doctor.case.model import LostHost, Outcome, Rank, State
+import pytest
+
+from mgpu_doctor.case.model import AskedHost, LostHost, Outcome, Rank, State
 from mgpu_doctor.diagnosis import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.failure_cases import AT, dead, error, failed_job, rank, secondary_failure
@@ -54,3 +56,51 @@ def test_a_job_that_completed_lost_no_host() -> None:
     ended = [rank(number, state=State.EXITED, exit_code=0) for number in (0, 1)]
     ranks = [*on("node-a", ended[0]), *on("node-b", ended[1])]
     assert "host-lost" not in codes(find(*ranks, outcome=Outcome.COMPLETED, exit_code=0))
+
+
+GONE = AskedHost("node-c", None, "ssh fails with 'No route to host'", silent=True)
+
+
+def find_silent(
+    *ranks: Rank, hosts: Sequence[AskedHost] = (GONE,), world: int = 3
+) -> list[Finding]:
+    """The same of a job that has nothing of these hosts."""
+    sized = [replace(one, world_size=world) for one in ranks]
+    case = failed_job(sized)
+    case = replace(case, job=replace(case.job, world_size=world), asked_hosts=tuple(hosts))
+    return [finding for finding in diagnose(case).findings if finding.severity is CRITICAL]
+
+
+def test_a_host_of_which_nothing_is_recorded_is_named_if_nothing_answers_there() -> None:
+    ranks = on("node-a", secondary_failure(0)) + on("node-b", secondary_failure(1))
+    (finding,) = find_silent(*ranks)
+    assert finding.code == "host-lost"
+    assert [(one.rank, one.host) for one in finding.culprits] == [(None, "node-c")]
+    assert finding.victims == (0, 1)
+    assert [piece.value for piece in finding.evidence][:2] == [1, GONE.trouble]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hosts": [replace(GONE, silent=False)]},  # it answers, or refuses the key
+        {"hosts": [GONE, AskedHost("node-d", None, "Permission denied")], "world": 4},
+        {"world": 4},  # yet another host, whose name is not known
+        {
+            "hosts": [replace(GONE, name=name) for name in "cde"],
+            "world": 5,
+        },  # or a and b are cut off
+        {"hosts": []},
+    ],
+)
+def test_a_host_that_may_not_be_the_cause_is_not_named(changes: dict[str, Any]) -> None:
+    ranks = on("node-a", secondary_failure(0)) + on("node-b", secondary_failure(1))
+    findings = find_silent(*ranks, **changes)
+    assert codes(findings) == ["failed-exception"]
+    assert findings[0].culprits == ()
+    assert "Not in this recording: rank" in findings[0].cause
+
+
+def test_a_rank_that_failed_by_itself_comes_before_a_silent_host() -> None:
+    own = on("node-b", dead(1, at=AT - 5, exit_code=1, error=error()))
+    assert codes(find_silent(*on("node-a", secondary_failure(0)), *own)) == ["failed-exception"]
