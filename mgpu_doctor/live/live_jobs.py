@@ -54,6 +54,10 @@ class LiveJobs:
         self._watched = given
         self._watch: Watch | None = None
         self._over: Seen | None = None
+        self._shown = False
+        """Whether the watched job was examined."""
+        self._lost: str | None = None
+        """The name of the job shown last, if its recording has been deleted meanwhile."""
         self._skip = threading.Event()
         self._alive: list[Path] = []
         self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
@@ -77,7 +81,7 @@ class LiveJobs:
         alive = self._living()
         self._choose(alive)
         watched = self._watched
-        seen, hint = self._examine(watched) if watched is not None else (None, _start_hint())
+        seen, hint = self._examine(watched) if watched is not None else (None, self._hint())
         case = seen.diagnosis.case if seen else None
         self._look_back(case, alive)
         ranks = seen.diagnosis.ranks if seen else ()
@@ -145,6 +149,17 @@ class LiveJobs:
         if self._watch is not None:
             self._watch.close()
         self._watched, self._watch, self._over = recording, None, None
+        self._shown, self._lost = False, None
+
+    def _lose(self, recording: Path) -> None:
+        """Shows no job until there is another one."""
+        if self._watch is not None:
+            self._watch.close()
+        self._watched, self._watch, self._lost = None, None, recording.name
+
+    def _hint(self) -> str:
+        gone = f"The recording of {self._lost} has been deleted.\n" if self._lost else ""
+        return f"{gone}{_start_hint()}"
 
     def _examine(self, recording: Path) -> tuple[Seen | None, str | None]:
         """Returns the examined job, or why there is none. A finished job is examined once more and
@@ -162,7 +177,11 @@ class LiveJobs:
         try:
             seen = self._watch.poll(anew=over)
         except NotARecording as reason:
-            return None, str(reason)
+            if not self._shown or recording.exists():
+                return None, str(reason)
+            self._lose(recording)
+            return None, self._hint()
+        self._shown = True
         if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:
             self._over = replace(seen, age=0.0, read=0.0)
             self._watch.close()

@@ -170,6 +170,8 @@ class TopApp(ThemedApp):
             self.refresh_bindings()
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
             self.screen_stack[0].query_one("#findings").focus()
+        elif had and not came:  # as after the recording was deleted
+            self.call_after_refresh(lambda: panel_groups.focus_first(self._panels))
 
     def watch_view(self) -> None:
         self._show()

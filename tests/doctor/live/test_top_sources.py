@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -159,6 +160,20 @@ def test_what_is_no_recording_says_so_and_the_machine_is_still_shown(tmp_path: P
     assert frame.hint is not None
     assert "does not exist" in frame.hint
     assert frame.host is not None
+
+
+def test_a_deleted_recording_is_reported_and_another_job_is_shown() -> None:
+    folder = recording(runs() / "20260101-000000-job", JOB, live=True)
+    live = LiveJobs()
+    assert live.frame(0).diagnosis is not None
+    shutil.rmtree(folder)
+    for _ in range(2):
+        gone = live.frame(1)
+        assert (gone.diagnosis, gone.source) == (None, "live")
+        assert gone.hint is not None
+        assert gone.hint.startswith("The recording of 20260101-000000-job has been deleted.\n")
+    recording(runs() / "20260101-000001-next", JOB, live=True)
+    assert live.frame(1).source == "live  20260101-000001-next"
 
 
 def test_living_jobs(tmp_path: Path) -> None:

@@ -496,8 +496,14 @@ async def test_without_a_job_keys_work_in_the_processes_although_gpus_are_shown_
         await until(pilot, lambda: app.query_one("#gpus").display, "the GPUs")
         assert app.focused is None
         process = ListedProcess(7, 1, "ann", ("python",), machine.at)
-        app.post_message(FrameMade(structs.replace(machine, processes=(process,))))
-        await until(pilot, lambda: getattr(app.focused, "id", "") == "processes", "the processes")
+        alone = structs.replace(machine, processes=(process,))
+        for frame, focused in (
+            (alone, "processes"),
+            (EIGHT_GPUS, "findings"),
+            (alone, "processes"),  # as after the recording of the job was deleted
+        ):
+            app.post_message(FrameMade(frame))
+            await until(pilot, lambda at=focused: getattr(app.focused, "id", "") == at, focused)
 
 
 async def test_when_a_page_closes_no_hidden_panel_gets_the_focus() -> None:
