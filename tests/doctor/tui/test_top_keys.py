@@ -488,6 +488,10 @@ async def test_when_a_job_comes_its_findings_are_what_keys_move_in() -> None:
         await until(pilot, lambda: getattr(app.focused, "id", "") == "findings", "the findings")
 
 
+def _has_focus(app: TopApp, panel: str) -> bool:
+    return app.focused is not None and app.focused.id == panel
+
+
 async def test_without_a_job_keys_work_in_the_processes_although_gpus_are_shown_first() -> None:
     machine = structs.replace(NOTHING, devices=EIGHT_GPUS.devices)
     app = TopApp(Still(machine), interval=3600)
@@ -503,7 +507,7 @@ async def test_without_a_job_keys_work_in_the_processes_although_gpus_are_shown_
             (alone, "processes"),  # as after the recording of the job was deleted
         ):
             app.post_message(FrameMade(frame))
-            await until(pilot, lambda at=focused: getattr(app.focused, "id", "") == at, focused)
+            await until(pilot, partial(_has_focus, app, focused), focused)
 
 
 async def test_when_a_page_closes_no_hidden_panel_gets_the_focus() -> None:
