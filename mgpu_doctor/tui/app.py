@@ -168,9 +168,7 @@ class TopApp(ThemedApp):
         had = before is not None and before.diagnosis is not None
         if (bool(_findings(before)), had) != (bool(_findings(now)), came):
             self.refresh_bindings()
-        if came and before is not None and before.diagnosis is None and self.view.gpu is None:
-            self.screen_stack[0].query_one("#findings").focus()
-        elif had and not came:  # as after the recording was deleted
+        if came != had and before is not None and self.view.gpu is None:  # a job came or went
             self.call_after_refresh(lambda: panel_groups.focus_first(self._panels))
 
     def watch_view(self) -> None:
