@@ -169,7 +169,7 @@ class TopApp(ThemedApp):
         if (bool(_findings(before)), had) != (bool(_findings(now)), came):
             self.refresh_bindings()
         if came != had and before is not None and self.view.gpu is None:  # a job came or went
-            self.call_after_refresh(lambda: panel_groups.focus_first(self._panels))
+            panel_groups.focus_first(self._panels)
 
     def watch_view(self) -> None:
         self._show()
