@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from mgpu_doctor.case.device_samples import Device
 if TYPE_CHECKING:  # a frame without a job does without these imports
-    from mgpu_doctor.case.device_samples import DeviceSample, XidEvent
+    from mgpu_doctor.case.device_samples import Device, DeviceSample, XidEvent
     from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis, Finding, Followed
     from mgpu_doctor.live.history_collector import History
@@ -130,3 +128,9 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     """Defective GPUs of this machine, at warning or worse, whether or not a job is shown."""
     processes: tuple[ListedProcess, ...] = ()
     """Those that use a GPU or the most CPU; only while no job is shown."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Returns those of the job; if it has none, the defects of GPUs."""
+        of_job = self.diagnosis.findings if self.diagnosis is not None else ()
+        return of_job or self.hardware

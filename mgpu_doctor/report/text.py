@@ -60,14 +60,6 @@ def with_code(message: str, plain: Callable[[str], str], code: Callable[[str], s
     return "".join(parts)
 
 
-def to_copy(how: str, summary: str) -> str:
-    """Returns what one would paste of a fix, cleaned: the code in its sentence, a line each, or all
-    of it if it is a command or has no code."""
-    instructions = clean(how or summary).strip()
-    codes = with_code(instructions, lambda _: "", lambda code: f"{code}\n").strip()
-    return codes if codes and is_prose(instructions) else instructions
-
-
 def line(text: str) -> str:
     """`clean(text)` on one line, runs of white space as one space."""
     return " ".join(clean(text).split())

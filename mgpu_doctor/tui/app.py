@@ -6,7 +6,7 @@ The thread never touches a widget, and widgets only read frozen frames.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import structs
@@ -166,7 +166,7 @@ class TopApp(ThemedApp):
             self.call_after_refresh(self._show_keys)
         came = now is not None and now.diagnosis is not None
         had = before is not None and before.diagnosis is not None
-        if (bool(_findings(before)), had) != (bool(_findings(now)), came):
+        if (_has_findings(before), had) != (_has_findings(now), came):
             self.refresh_bindings()
         if came != had and before is not None and self.view.gpu is None:  # a job came or went
             panel_groups.focus_first(self._panels)
@@ -235,7 +235,7 @@ class TopApp(ThemedApp):
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._frames.source, Player)
         if action in ("details", "copy_fix", "try_fix"):
-            return bool(_findings(self.frame))
+            return _has_findings(self.frame)
         if action in ("sort", "reverse", "map"):
             return self._diagnosis is not None and bool(self._diagnosis.ranks)
         if action == "next_job":
@@ -285,7 +285,7 @@ class TopApp(ThemedApp):
     @property
     def _selected_finding(self) -> Finding | None:
         """The selected finding of the job; if it has none, the worst defect of a GPU."""
-        findings = _findings(self.frame)
+        findings = self.frame.findings if self.frame is not None else ()
         return findings[min(self.view.finding, len(findings) - 1)] if findings else None
 
     def action_details(self) -> None:
@@ -301,7 +301,9 @@ class TopApp(ThemedApp):
             self.push_screen(FindingPage("Finding", FindingDetails(finding, *known, rule)))
 
     def action_copy_fix(self) -> None:
-        keys.copy_fix(self, self._selected_finding)
+        from mgpu_doctor.tui.clipboard import copy_fix
+
+        copy_fix(self, self._selected_finding)
 
     def action_try_fix(self) -> None:
         from mgpu_doctor.tui.jobs.trial_screen import offer_trials
@@ -494,7 +496,5 @@ class TopApp(ThemedApp):
             self.action_details()
 
 
-def _findings(frame: Frame | None) -> Sequence[Finding]:
-    """Returns the findings that can be opened."""
-    of_job = frame.diagnosis.findings if frame is not None and frame.diagnosis is not None else ()
-    return of_job or (frame.hardware if frame is not None else ())
+def _has_findings(frame: Frame | None) -> bool:
+    return frame is not None and bool(frame.findings)

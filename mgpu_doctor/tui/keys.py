@@ -1,11 +1,11 @@
-"""The keys of the live screen: actions, footer, help and command palette."""
+"""The keys of the live screen: actions, footer, help and command palette. What `y` copies is in
+`clipboard`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -15,15 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey, FooterLabel
 
-from mgpu_doctor.report import text
-
-if TYPE_CHECKING:
-    from mgpu_doctor.findings import Finding
-
 ANSWERED_FOR = 4.0
 """Seconds that the answer to a key stays on the screen."""
-TMUX_WITHIN = 2.0
-"""Seconds after which tmux has not answered."""
 STEP_SECONDS = 1.0
 TENTHS = 10
 """How far the arrows and `<` `>` move a replay."""
@@ -231,41 +224,6 @@ def name_unused(app: App[Any], key: str) -> str:
     """Returns the answer to a key that has no meaning on the open page."""
     help_works = "question_mark" in app.screen.active_bindings
     return f"{format_key(key)} does nothing here.{' ? shows the keys.' if help_works else ''}"
-
-
-def copy_fix(app: App[Any], finding: Finding | None) -> None:
-    """Copies the finding's first fix."""
-    fix = finding.fixes[0] if finding is not None and finding.fixes else None
-    if fix is None:
-        app.notify(NOT_NOW["copy_fix"], markup=False)
-    else:
-        copy(app, text.to_copy(fix.how, fix.summary), text.line(fix.summary))
-
-
-def copy(app: App[Any], words: str, what: str) -> None:
-    """Copies words to the clipboard, and says what has been copied. The terminal is asked with OSC
-    52, also over ssh. tmux ignores that by default, so inside tmux its own command is used."""
-    app.copy_to_clipboard(words)
-    if "TMUX" in os.environ and _give_to_tmux(words):
-        where = "Copied; in tmux, prefix ] pastes it"
-    else:
-        where = "Copied, if the terminal allows it (OSC 52)"
-    app.notify(f"{where}: {what}", markup=False)
-
-
-def _give_to_tmux(words: str) -> bool:
-    """Returns whether tmux has it as its newest buffer; it then passes it on to its terminal, as
-    its `set-clipboard` says."""
-    import subprocess  # not needed for the first frame
-
-    command = ["tmux", "load-buffer", "-w", "-"]
-    try:
-        subprocess.run(
-            command, input=words.encode(), capture_output=True, timeout=TMUX_WITHIN, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
 
 
 ENDED = "The job has ended."

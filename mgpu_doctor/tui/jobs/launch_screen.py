@@ -19,8 +19,9 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, Select, Static
 
 from mgpu_doctor.report import text
+from mgpu_doctor.tui.clipboard import copy
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started, Starter, shown, start
-from mgpu_doctor.tui.keys import READONLY, KeyHints, copy
+from mgpu_doctor.tui.keys import READONLY, KeyHints
 
 FAULT = "fault"
 RANKS = "ranks"

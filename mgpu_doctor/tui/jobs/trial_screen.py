@@ -29,9 +29,10 @@ from mgpu_doctor.findings import Diagnosis, Finding
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.proof_text import list_treatments
+from mgpu_doctor.tui.clipboard import copy
 from mgpu_doctor.tui.jobs.opening import Turn
 from mgpu_doctor.tui.jobs.starting import shown
-from mgpu_doctor.tui.keys import READONLY, KeyHints, copy
+from mgpu_doctor.tui.keys import READONLY, KeyHints
 
 NO_TREATMENT = "No fix of the finding can be tried on this job: see mgpu-doctor treat --list."
 NOT_RECORDED = "Only a job that was started by mgpu-doctor on this machine can be tried again."

@@ -150,19 +150,3 @@ def test_an_exit_code_has_no_unit() -> None:
 )
 def test_a_sentence_is_no_command(how: str, prose: bool) -> None:
     assert text.is_prose(how) is prose
-
-
-@pytest.mark.parametrize(
-    ("how", "copied"),
-    [
-        ("`DataLoader(x, a=4)`: it is 0 now, or `cache()`.", "DataLoader(x, a=4)\ncache()"),
-        ("torchrun --nproc-per-node 4 train.py", "torchrun --nproc-per-node 4 train.py"),
-        ("first `a`\nthen `b`", "first `a`\nthen `b`"),
-        ("kill 12\x1b[201~; rm x", "kill 12; rm x"),
-        ("", "Ask."),
-    ],
-)
-def test_of_a_fix_its_code_is_copied_and_nothing_that_steers_a_terminal(
-    how: str, copied: str
-) -> None:
-    assert text.to_copy(how, "Ask.") == copied
