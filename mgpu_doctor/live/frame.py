@@ -121,6 +121,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     """Seconds since the GPUs were sampled."""
     interval: float = 0.0
     """Requested seconds between frames; 0 if this is the only one."""
+    over: bool = False
+    """Whether the first process of the job has ended."""
     replay: Position | None = None
     history: History | None = None
     """Past samples; None if the source keeps none."""

@@ -102,6 +102,7 @@ class LiveJobs:
             hint=hint,
             age=seen.age if seen else 0.0,
             ranks_age=seen.read if seen else 0.0,
+            over=self._over is not None,
             gpus_age=self._machine.devices_age,
             followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),

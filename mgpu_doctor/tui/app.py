@@ -164,11 +164,10 @@ class TopApp(ThemedApp):
         self._show()
         if before is None:
             self.call_after_refresh(self._show_keys)
-        came = now is not None and now.diagnosis is not None
-        had = before is not None and before.diagnosis is not None
-        if (_has_findings(before), had) != (_has_findings(now), came):
+        had, has = _what_is_there(before), _what_is_there(now)
+        if had != has:
             self.refresh_bindings()
-        if came != had and before is not None and self.view.gpu is None:  # a job came or went
+        if "job" in had ^ has and before is not None and self.view.gpu is None:
             panel_groups.focus_first(self._panels)
 
     def watch_view(self) -> None:
@@ -186,8 +185,7 @@ class TopApp(ThemedApp):
                 page.show(self.frame)
 
     def _pages(self) -> list[FollowingScreen]:
-        """Returns the open pages that follow the newest frame. Their module is imported with the
-        first page."""
+        """Returns the open pages that follow the newest frame; the first imports their module."""
         if len(self.screen_stack) == 1:
             return []
         from mgpu_doctor.tui.screens.base import FollowingScreen
@@ -227,7 +225,7 @@ class TopApp(ThemedApp):
             return keys.READONLY
         if action == "stop" and isinstance(self._frames.source, Player):
             return keys.REPLAYED
-        if action == "stop" and self._diagnosis and self._diagnosis.case.job.outcome == "completed":
+        if action == "stop" and self.frame is not None and self.frame.over:
             return keys.ENDED
         return None if self._works_now(action) else keys.NOT_NOW[action]
 
@@ -235,7 +233,7 @@ class TopApp(ThemedApp):
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._frames.source, Player)
         if action in ("details", "copy_fix", "try_fix"):
-            return _has_findings(self.frame)
+            return self.frame is not None and bool(self.frame.findings)
         if action in ("sort", "reverse", "map"):
             return self._diagnosis is not None and bool(self._diagnosis.ranks)
         if action == "next_job":
@@ -496,5 +494,7 @@ class TopApp(ThemedApp):
             self.action_details()
 
 
-def _has_findings(frame: Frame | None) -> bool:
-    return frame is not None and bool(frame.findings)
+def _what_is_there(frame: Frame | None) -> set[str]:
+    """Returns what decides which keys work."""
+    there = {"job": frame.diagnosis, "findings": frame.findings, "end": frame.over} if frame else {}
+    return {name for name, thing in there.items() if thing}

@@ -150,6 +150,7 @@ def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
         "live  20260101-000000-job",
         "finished  20260101-000000-job",
     )
+    assert (running.over, over.over) == (False, True)
     assert live.frame(1).diagnosis is over.diagnosis
     assert live.frame(1).ranks_age == 0 < running.ranks_age
 

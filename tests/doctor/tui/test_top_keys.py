@@ -15,7 +15,6 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.process_list import ListedProcess
@@ -27,7 +26,6 @@ from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Choice
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import Order
-from tests.support import diagnoses
 from tests.support.frames import EIGHT_GPUS, HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
 from tests.support.recordings import HEALTHY as HEALTHY_STEP
@@ -155,10 +153,12 @@ async def test_the_palette_of_a_page_has_its_keys_and_none_that_means_something_
 
 
 async def test_a_job_that_has_ended_is_not_stopped() -> None:
-    diagnosis = diagnoses.healthy(Outcome.COMPLETED)
-    app = TopApp(Still(structs.replace(HEALTHY, diagnosis=diagnosis)), interval=3600)
+    app = TopApp(Still(HEALTHY), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
+        await until(pilot, lambda: "x stop" in screen_text(app), "the key of a running job")
+        app.post_message(FrameMade(structs.replace(HEALTHY, over=True)))
+        await until(pilot, lambda: "x stop" not in screen_text(app), "the end of the job")
         assert "Stop  x" not in await _find_in_palette(pilot, app.screen)
         await pilot.press("x")
         await pilot.pause()
