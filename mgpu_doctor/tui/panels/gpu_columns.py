@@ -162,8 +162,15 @@ def _reasons(shown: Shown) -> str | Text:
 
 
 def _fan(shown: Shown) -> str:
-    known = shown.device.fan
-    return UNKNOWN if known is None else f"{known:.0%}"
+    return _percent(shown.device.fan)
+
+
+def _memory_busy(shown: Shown) -> str:
+    return _percent(shown.device.memory_busy)
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.0%}"
 
 
 def _pcie(shown: Shown) -> str | Text:
@@ -273,7 +280,12 @@ MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
     (_PCIE, _pcie, lambda device: device.pcie),
     (_NVLINK, _nvlink, lambda device: device.nvlinks),
     (_ECC, _ecc, lambda device: device.ecc),
-    (Column("fan", 5, right=True, rank=10), _fan, lambda device: device.fan is not None),
+    (
+        Column("mem busy", 8, right=True, rank=10),
+        _memory_busy,
+        lambda device: device.memory_busy is not None,
+    ),
+    (Column("fan", 5, right=True, rank=11), _fan, lambda device: device.fan is not None),
 )
 """Columns for wide screens, each with the values that a device must report for it to be shown."""
 _WARNS: Mapping[Column, Callable[[Device], bool]] = {

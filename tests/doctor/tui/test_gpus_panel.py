@@ -124,6 +124,15 @@ def test_machine(name: str, width: int) -> None:
     check(f"gpus-{name}", "\n".join(lines) + "\n", width)
 
 
+def test_how_busy_the_memory_is_has_a_column_where_there_is_room() -> None:
+    devices = (gpu(0, memory_busy=0.41), gpu(1, memory_busy=None))
+    head, *rows = drawn(frame(STRAGGLER, *devices), 200)
+    end = head.index("mem busy") + len("mem busy")
+    assert [row[:end].split()[-1] for row in rows] == ["41%", "?"]
+    assert "mem busy" not in drawn(frame(STRAGGLER, *devices), 120)[0]
+    assert "mem busy" not in drawn(frame(STRAGGLER, devices[1]), 200)[0]
+
+
 def waits(diagnosis: Diagnosis, **changes: Any) -> bool:
     """Whether some of GPU 0's utilization is shown as waiting."""
     return "w" in drawn(frame(diagnosis, gpu(0, **changes)), 120)[1].split("%")[0].split("HBM3")[1]
