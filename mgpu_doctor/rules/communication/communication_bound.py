@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.cost.communication_cost import CoreContention, measure_core_contention
-from mgpu_doctor.analysis.cost.gradient_reduction import logged_reduction
+from mgpu_doctor.analysis.cost.gradient_reduction import Exchanges, logged_reduction
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.process_metadata import Call
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
@@ -30,7 +30,7 @@ from mgpu_doctor.rules.traces import trace_time
 BUSY = 0.5
 """Cores that other programs use, from which they are mentioned."""
 BATCHES = 4
-"""Micro-batches to accumulate, in the advice."""
+"""How many times as many micro-batches to accumulate, in the advice."""
 EXCHANGES = frozenset(
     {
         *("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"),
@@ -68,7 +68,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         ),
         since_step=0,
         cost=Cost() if crowded else Cost(saved, saved * step),
-        fixes=tuple(_fixes(measures, crowd, left)),
+        fixes=tuple(_fixes(measures, crowd, left, _accumulated(often))),
     )
 
 
@@ -162,7 +162,15 @@ def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evid
         yield Evidence(f"{call.name} per step", call.seconds / taken, "s", None, source, call.site)
 
 
-def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Iterable[Fix]:
+def _accumulated(often: Exchanges | None) -> int:
+    """Batches per exchange that an update needs, as the job is; 1 if unknown."""
+    needed = 0.0 if often is None else min(often.synced, often.updates)
+    return max(1, round(often.passes / needed)) if often is not None and needed > 0 else 1
+
+
+def _fixes(
+    measures: Measures, crowd: CoreContention | None, left: float, accumulated: int
+) -> Iterable[Fix]:
     if crowd is not None and crowd.short:
         yield Fix(
             "fewer-ranks",
@@ -179,14 +187,16 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
             "during backward. Or start each collective with async_op=True and wait for it just "
             "before the update. Send many small tensors as one: torch.cat of their views.",
         )
+    batches = BATCHES * accumulated
+    now = f" instead of {accumulated}" if accumulated > 1 else ""
     yield Fix(
         "accumulate",
-        f"Accumulate gradients over {BATCHES} batches per exchange",
-        f"{how_to_accumulate(BATCHES)}\n{LARGER_BATCH}",
+        f"Accumulate gradients over {batches} batches per exchange{now}",
+        f"{how_to_accumulate(batches)}\n{LARGER_BATCH}",
         Predicted(
             1 - left * (1 - 1 / BATCHES),
             None,
-            f"formula: the same number of batches, with an exchange in every {BATCHES}th; fewer "
+            f"formula: the same number of batches, with an exchange in every {batches}th; fewer "
             "optimizer steps are not counted",
         ),
     )

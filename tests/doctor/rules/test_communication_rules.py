@@ -79,6 +79,15 @@ def test_a_job_that_mostly_moves_data() -> None:
     assert predicted.step_time_ratio == pytest.approx(0.685, abs=0.02)
 
 
+def test_a_job_that_accumulates_is_told_to_accumulate_more() -> None:
+    """Four batches per exchange already, by `no_sync`: to repeat that would gain nothing."""
+    finding = only(case(ddp={"synced": 30}, passes=4, communication=BUSY))
+    assert finding.code == "communication-bound"
+    fix = finding.fixes[0]
+    assert "over 16 batches per exchange instead of 4" in fix.summary
+    assert "(i + 1) % 16 == 0" in fix.how
+
+
 def test_little_communication_is_silent() -> None:
     assert codes(case(ddp={}, communication=0.005)) == []
 
