@@ -167,7 +167,15 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         if end.over or read is read_box
         else (),
         tried=read_tried(path),
-        applied=read_applied(info),
+        applied=read_applied(
+            info,
+            [
+                treated
+                for rank in current
+                for treated in rank.metadata.treatments
+                if job.outcome is not Outcome.RUNNING
+            ],
+        ),
         lost_hosts=tuple(
             LostHost(name, _find_last_record(name, current, files.host_samples))
             for name in (parts.lost if until is None else ())

@@ -7,10 +7,12 @@ applied, with the proof in that file. Facts only: names are not compared with th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mgpu_doctor.case.process_metadata import Treated
 from mgpu_doctor.case.untrusted_json import Json, number, read_object, whole
 from mgpu_doctor.recording import layout
 
@@ -36,6 +38,9 @@ class TreatmentProof:
     verdict: str | None
     """As in docs/treat.schema.json; None: it is not known."""
     saved: ShareSaved | None
+    without_effect: tuple[str, ...] = ()
+    """Treatments that the job was started with and that changed nothing in any rank, such as those
+    of another script."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -54,9 +59,19 @@ def read_tried(recording: Path) -> tuple[TreatmentProof, ...]:
     return tuple(proof for proof in proofs if proof is not None)
 
 
-def read_applied(info: Mapping[str, Json]) -> TreatmentProof | None:
-    """The treatments that the job was started with; None: without any."""
-    return _read_proof(info.get("treated"))
+def read_applied(
+    info: Mapping[str, Json], reported: Iterable[Treated] = ()
+) -> TreatmentProof | None:
+    """The treatments that the job was started with; None: without any. `reported`: what treatments
+    changed in each rank of a job that has ended."""
+    proof = _read_proof(info.get("treated"))
+    if proof is None:
+        return None
+    changed: Counter[str | None] = Counter()
+    for each in reported:
+        changed[each.name] += each.changed
+    idle = tuple(name for name, _ in proof.values if name in changed and not changed[name])
+    return replace(proof, without_effect=idle)
 
 
 def _read_proof(content: Json) -> TreatmentProof | None:

@@ -48,9 +48,12 @@ def _describe_known(proofs: Iterable[TreatmentProof]) -> Iterator[str]:
 
 def describe_applied(proof: TreatmentProof) -> str:
     """`loader-workers=2: in trials, saves 61 % of the step time (50 % to 70 %)`, of treatments that
-    a job was started with; their names alone if no trial is known."""
+    a job was started with; their names alone if no trial is known. Names those that changed
+    nothing."""
     named, outcome = describe_values(dict(proof.values)), describe_outcome(proof)
-    return named if outcome is None else f"{named}: in trials, {outcome}"
+    shown = named if outcome is None else f"{named}: in trials, {outcome}"
+    idle = ", ".join(proof.without_effect)
+    return f"{shown}; {idle} changed nothing in this run" if idle else shown
 
 
 def describe_outcome(proof: TreatmentProof) -> str | None:

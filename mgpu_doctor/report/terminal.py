@@ -23,7 +23,7 @@ from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.device_timing import name_clocks, summarize_timing
 from mgpu_doctor.report.phase_bars import rank_lines
-from mgpu_doctor.report.proof_text import describe_proofs
+from mgpu_doctor.report.proof_text import describe_applied, describe_proofs
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import (
     MARKS,
@@ -242,6 +242,8 @@ def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: boo
         if len(further) > FURTHER:
             lines.append(Text(f"… and {len(further) - FURTHER} more", style="dim"))
         page.labelled("also", *lines)
+    if not brief and diagnosis.case.applied is not None:
+        page.labelled("treated", _prose(describe_applied(diagnosis.case.applied), page.body, ""))
     if not brief and diagnosis.case.subject.kind != MACHINE:
         page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
         if timing := summarize_timing(diagnosis.ranks):

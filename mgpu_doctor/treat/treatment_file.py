@@ -26,7 +26,8 @@ from mgpu_doctor.advice.treatment import Value
 from mgpu_doctor.advice.treatment_catalogue import TREATMENTS, check_values, split_by_way
 from mgpu_doctor.case.treatment_proofs import ShareSaved, read_shares
 
-SCHEMA = "mgpu-doctor/treatment/1"
+_FAMILY = "mgpu-doctor/treatment"
+SCHEMA = f"{_FAMILY}/1"
 MAX_BYTES = 1 << 16
 
 
@@ -92,8 +93,13 @@ def read_treatments(file: Path) -> TreatmentFile:
         raise TreatmentFileError(f"{file} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise TreatmentFileError(f"{file} is not a file of treatments ({error}).") from None
-    table = content.get("treatments")
-    if content.get("schema") != SCHEMA or not isinstance(table, dict):
+    table, schema = content.get("treatments"), content.get("schema")
+    if isinstance(schema, str) and schema != SCHEMA and schema.startswith(f"{_FAMILY}/"):
+        raise TreatmentFileError(
+            f"{file} is a file of treatments of another version ({schema[:40]!r}); this "
+            f"mgpu-doctor reads {SCHEMA!r}: run `mgpu-doctor treat` again."
+        )
+    if schema != SCHEMA or not isinstance(table, dict):
         raise TreatmentFileError(
             f'{file} is not a file of treatments: it needs schema = "{SCHEMA}" and a table '
             "[treatments]."

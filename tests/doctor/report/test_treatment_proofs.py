@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from mgpu_doctor.case.process_metadata import Treated
 from mgpu_doctor.case.treatment_proofs import (
     ShareSaved,
     TreatmentProof,
@@ -20,6 +21,7 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.layout import TRIALS
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal
 from mgpu_doctor.report.job_card import facts
+from mgpu_doctor.report.proof_text import describe_applied
 from mgpu_doctor.report.redaction.redact import no_redaction
 from mgpu_doctor.tui.panels.finding_list import selected_finding_lines
 from mgpu_doctor.tui.view import View
@@ -66,7 +68,8 @@ def test_every_view_shows_what_trials_of_a_fix_showed(tmp_path: Path) -> None:
     says = f"{SAYS}; loader-prefetch=4: changes the loss"
     printed = " ".join(terminal.render(made, width=120, colour=False).split())
     assert f"tried {says}" in printed
-    assert printed.count("gc-freeze") == 0
+    assert printed.count("gc-freeze") == 1
+    assert "treated gc-freeze: in trials, costs 10 %" in printed
     assert f"tried: {says}" in markdown.render(made)
     assert f"tried: {says}" in html.render(made)
     drawn = " ".join(line.plain.strip() for line in selected_finding_lines(made, 120, View()))
@@ -82,6 +85,20 @@ def test_every_view_shows_what_trials_of_a_fix_showed(tmp_path: Path) -> None:
         facts(made, no_redaction())["treatments"]
         == "gc-freeze: in trials, costs 10 % of the step time (5 % to 20 %)"
     )
+
+
+def test_a_treatment_that_changed_nothing_in_any_rank_is_named() -> None:
+    info = {"treated": HELPS | {"values": {"loader-workers": 2, "ddp-no-sync": 4, "threads": 2}}}
+    reported = [
+        Treated(name="loader-workers", changed=1),
+        Treated(name="ddp-no-sync"),
+        Treated(name="loader-workers"),
+        Treated(name="ddp-no-sync"),
+    ]
+    applied = read_applied(info, reported)
+    assert applied is not None
+    assert applied.without_effect == ("ddp-no-sync",)
+    assert describe_applied(applied).endswith("; ddp-no-sync changed nothing in this run")
 
 
 @pytest.mark.parametrize(

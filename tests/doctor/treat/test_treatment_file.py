@@ -58,6 +58,13 @@ def test_other_files_are_refused_in_one_sentence(text: str, tmp_path: Path) -> N
         read_treatments(tmp_path / "missing.toml")
 
 
+def test_a_file_of_another_version_is_called_so(tmp_path: Path) -> None:
+    file = tmp_path / "newer.toml"
+    file.write_text('schema = "mgpu-doctor/treatment/2"\n[treatments]\n')
+    with pytest.raises(TreatmentFileError, match=r"another version .*/2'.* reads .*/1'"):
+        read_treatments(file)
+
+
 def test_the_environment_holds_these_treatments_and_no_older_ones() -> None:
     before = {TREATMENTS_VARIABLE: '{"gc-freeze": true}', "OMP_NUM_THREADS": "1", "HOME": "/h"}
     assert treated_environment(before, VALUES) == {
