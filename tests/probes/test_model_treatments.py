@@ -20,7 +20,8 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank,
                         world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(0)
-inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(1))
+inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Flatten(),
+                      nn.LazyLinear(1))
 inner(torch.randn(2, 3, 8, 8))
 model = DistributedDataParallel(inner)
 if "own-hook" in sys.argv:
@@ -45,8 +46,11 @@ if rank == 0:
     print(json.dumps({
         "compiled": inner._compiled_call_impl is not None,
         "class": type(model.module).__name__,
-        "channels_last": inner[0].weight.is_contiguous(memory_format=torch.channels_last)
-                         and not inner[0].weight.is_contiguous(),
+        "channels_last": [
+            layer.weight.stride()
+            == torch.empty_like(layer.weight, memory_format=torch.channels_last).stride()
+            for layer in inner[:2]
+        ],
         "buffers": model.broadcast_buffers,
         "hooks": [hook.__name__ for hook, _ in model._comm_hooks],
         "cores": len(os.sched_getaffinity(0)),
@@ -91,7 +95,7 @@ dist.destroy_process_group()
 UNTREATED = {
     "compiled": False,
     "class": "Sequential",
-    "channels_last": False,
+    "channels_last": [False, False],
     "buffers": True,
     "hooks": [],
     "steps": 10,
@@ -117,7 +121,7 @@ def test_each_treatment_changes_its_setting_alone(tmp_path: Path) -> None:
     assert treated.pop("cores") == (cores // 2 if cores > 1 else 1)
     assert treated == UNTREATED | {
         "compiled": True,
-        "channels_last": True,
+        "channels_last": [True, True],
         "buffers": False,
         "hooks": ["fp16_compress_hook"],
     }

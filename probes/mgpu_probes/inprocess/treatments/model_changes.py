@@ -44,7 +44,7 @@ def _use_channels_last(_: Change, model: Any) -> str | None:
     their outputs follow."""
     weights = [parameter for parameter in model.parameters() if parameter.dim() == 4]
     for weight in weights:
-        weight.data = weight.data.contiguous(memory_format=sys.modules["torch"].channels_last)
+        weight.data = weight.data.to(memory_format=sys.modules["torch"].channels_last)
     return None if weights else NO_CONVOLUTION
 
 
