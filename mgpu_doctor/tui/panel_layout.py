@@ -17,18 +17,19 @@ OF_THE_MAP = ("map", "findings", "details")
 
 class Wish(NamedTuple):
     """What a panel needs. `lines`: enough to show everything. `weight`: its share if there are too
-    few. `least`: with fewer it is hidden."""
+    few. `least`: with fewer it is hidden. `first`: lines that it gets before the rest is shared."""
 
     lines: int
     weight: int
     least: int = 1
+    first: int = 0
 
 
 def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
     """Returns the lines of each panel: all that it needs, or its share by weight of what is
     left."""
-    given = [0] * len(wishes)
-    for _ in range(max(0, room)):
+    given = [wish.first for wish in wishes]
+    for _ in range(max(0, room - sum(given))):
         hungry = [place for place, wish in enumerate(wishes) if given[place] < wish.lines]
         if not hungry:
             break
@@ -43,11 +44,12 @@ def useful(room: int, wishes: tuple[Wish, ...]) -> tuple[int, ...]:
     wished = list(wishes)
     while True:
         given = shared(room, wished)
-        if all(a >= min(b.least, b.lines) for a, b in zip(given, wished, strict=True)):
+        enough = (a >= min(b.least, b.lines) for a, b in zip(given, wished, strict=True))
+        if sum(given) <= max(0, room) and all(enough):
             return tuple(given)
         there = [place for place, wish in enumerate(wished) if wish.lines]
         least = min(there, key=lambda place: wished[place].weight)
-        wished[least] = wished[least]._replace(lines=0)
+        wished[least] = wished[least]._replace(lines=0, first=0)
 
 
 def arrange(
@@ -74,7 +76,12 @@ def arrange(
             return panel.wish if panel in compact else panel.full_wish
 
         wishes = {
-            panel: Wish(wish(panel), room.weight, room.least)
+            panel: Wish(
+                lines := wish(panel),
+                room.weight,
+                room.least,
+                min(room.least, lines) if spare and panel in compact else 0,
+            )
             for panel, room in rooms
             if room.spare is spare
         }

@@ -90,6 +90,7 @@ async def test_a_small_screen_lists_all_gpus_beside_the_verdict() -> None:
         ((120, 40), False, 10, False),
         ((80, 24), True, 0, False),
         ((120, 40), True, 0, True),
+        ((80, 50), True, 9, True),  # although the finding has the same weight
         ((120, 48), True, 6, True),
         ((200, 60), True, 5, True),
     ],
