@@ -60,25 +60,31 @@ def ask_hosts(
 ) -> dict[str, Trouble | None]:
     """Host -> why nobody there reports; None: somebody does, or did. All are asked at once.
     `seconds`: within which they answer."""
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     started = {host: start_command(engine.command(host, question)) for host in hosts}
-    return {host: _await_answer(engine, host, child, end) for host, child in started.items()}
+    return {
+        host: _await_answer(engine, host, child, began, seconds) for host, child in started.items()
+    }
 
 
 def _await_answer(
-    engine: Engine, host: str, child: subprocess.Popen[bytes] | Trouble, end: float
+    engine: Engine,
+    host: str,
+    child: subprocess.Popen[bytes] | Trouble,
+    began: float,
+    seconds: float,
 ) -> Trouble | None:
-    """`end`: when to wait no more, on the monotonic clock."""
+    """`began`: when it was asked, on the monotonic clock."""
     if isinstance(child, Trouble):
         return child
-    began = time.monotonic()
     try:
-        _, error = child.communicate(timeout=max(0.0, end - began))
+        _, error = child.communicate(timeout=max(0.0, began + seconds - time.monotonic()))
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-        reason = f"it did not answer within {time.monotonic() - began:.0f} s"
-        return Trouble(reason, f"`{engine.describe_trial(host)}` must work", silent=True)
+        # Not silent: the host may be slow, or Slurm's controller.
+        reason = f"it did not answer within {seconds:.0f} s"
+        return Trouble(reason, f"`{engine.describe_trial(host)}` must work")
     if child.returncode == _KILLED:
         return Trouble("the mgpu-doctor there was killed", "examine what it recorded until then")
     text = clean(error[-MOST_ERROR:].decode("utf-8", "replace"), MOST_ERROR)
