@@ -70,6 +70,19 @@ class HostRanks:
         for rank, trace in ended.items():
             if trace.is_written is not False:
                 files[rank] = NewFile(_name(folder, rank, trace.rank, files.values()))
+        try:
+            return self._fetch(ended, files, tell)
+        except BaseException:
+            for file in files.values():
+                file.path.unlink(missing_ok=True)
+            raise
+
+    def _fetch(
+        self,
+        ended: Mapping[RankProcess, EndedTrace],
+        files: Mapping[RankProcess, NewFile],
+        tell: Tell,
+    ) -> list[TakenTrace]:
         sent = self._send({"fetch": True}, tuple(files), files, MOST_TRACE)
         size, news = 0, time.monotonic()
         while not all(request.over for request in sent) and time.monotonic() - news < STILL:

@@ -77,6 +77,15 @@ def steps(recording: Path) -> int:
 
 
 @pytest.mark.untimed
+def test_a_trace_that_is_cancelled_after_it_was_written_is_removed(tmp_path: Path) -> None:
+    job = [sys.executable, str(JOBS / "traced_on_demand.py"), "cancel"]
+    ended = run([*DOCTOR, "run", "--quiet", "--dir", str(tmp_path), "--", *job])
+    assert ended.code == 0, ended.err
+    assert ended.out.strip() == "failed 20 it was cancelled"
+    assert not list(tmp_path.rglob("*.trace.json"))
+
+
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("event", "code", "expected"),
     [

@@ -38,6 +38,9 @@ for number in range(60):
             step()
             os._exit(torch._C._autograd._profiler_enabled())
         assert os.waitpid(child, 0)[1] == 0
+    if number == 58 and sys.argv[1] == "cancel":
+        assert tracing.state == "done"
+        tracing.cancel()
     while sys.argv[1] == "evaluate" and tracing.state == "tracing":
         torch.randn(4, 8) @ model.weight
 assert not torch._C._autograd._profiler_enabled()

@@ -97,6 +97,20 @@ def test_who_asked_goes_and_the_ranks_are_reported(tmp_path: Path) -> None:
         assert made[0].asked[-1] == "trace_cancel"
 
 
+def test_a_rank_whose_trace_is_another_request_s_is_not_cancelled(tmp_path: Path) -> None:
+    refusal = {"state": "failed", "why": "it is being traced already"}
+
+    def interrupted(sentence: str) -> None:
+        if sentence.startswith("tracing"):
+            raise KeyboardInterrupt
+
+    with ranks(tmp_path, {"state": "tracing"}, refusal) as made:
+        sockets = LocalRanks({os.getpid() + place: one.path for place, one in enumerate(made)})
+        with pytest.raises(KeyboardInterrupt):
+            trace_ranks(sockets, TraceRequest(), tmp_path, interrupted)
+        assert ["trace_cancel" in one.asked for one in made] == [True, False]
+
+
 def test_a_job_that_stands_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

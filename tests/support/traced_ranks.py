@@ -34,6 +34,8 @@ class TracedRank:
                 if handler == "bye":
                     return
                 self.asked.append(handler)
+                if handler == "trace_cancel":
+                    self._box.with_suffix(".trace.json").unlink(missing_ok=True)
                 if handler.startswith("trace_begin"):
                     self._state |= self._ends
                     if self._ends["state"] == "done":

@@ -86,6 +86,24 @@ def test_all_ranks_trace_the_same_steps_and_nothing_is_left_there(
     assert any(sentence.startswith("fetching the traces") for sentence in told)
 
 
+def test_if_the_fetching_is_interrupted_nothing_is_left_there_or_here(
+    fleet: Fleet, nodes: list[NodeRank], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "traces").mkdir()
+
+    def interrupt(sentence: str) -> None:
+        if sentence.startswith("fetching"):
+            raise KeyboardInterrupt
+
+    with ExitStack() as stack:
+        for number, node in enumerate(nodes):
+            answering(stack, node, rank=number, **DONE)
+        with pytest.raises(KeyboardInterrupt):
+            trace_ranks(ranks_of(fleet, nodes), TraceRequest(steps=3), folder, interrupt)
+        assert not list(nodes[0].box.parent.glob("*.trace.json"))
+    assert not list(folder.iterdir())
+
+
 def test_a_large_trace_arrives_whole(fleet: Fleet, nodes: list[NodeRank], tmp_path: Path) -> None:
     """It does not fit into a frame, packed or not."""
     content = random.Random(0).randbytes(3 << 20)

@@ -123,20 +123,24 @@ class LocalRanks:
 def trace_ranks(
     ranks: TracedRanks, wanted: TraceRequest, folder: Path, tell: Tell
 ) -> list[TakenTrace]:
-    """The traces of all ranks, written to `folder`. Takes seconds."""
+    """The traces of all ranks, written to `folder`. Takes seconds. If it is interrupted, the ranks
+    leave no trace."""
+    tell("querying the ranks' steps")
+    states, refused = _first(ranks)
+    asked = tuple(states)
     try:
-        tell("querying the ranks' steps")
-        states, refused = _first(ranks)
         refused |= _begin(ranks, states, wanted)
         begun = {rank: after for rank, (_, after) in states.items() if rank not in refused}
+        asked = tuple(begun)
         ended = _follow(ranks, begun, wanted, tell)
+        taken = ranks.collect(
+            {rank: _end(rank, state, wanted) for rank, state in ended.items()}, folder, tell
+        )
     except BaseException:
-        _cancel(ranks)
+        _cancel(ranks, asked)
         raise
     found = [TakenTrace(rank.pid, None, None, why, rank.host) for rank, why in refused.items()]
-    found += ranks.collect(
-        {rank: _end(rank, state, wanted) for rank, state in ended.items()}, folder, tell
-    )
+    found += taken
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
 
 
@@ -240,6 +244,7 @@ def _follow(
     # Their answers about an earlier trace do not count.
     states = {rank: State(one.rank, one.told, "asked", None, 0) for rank, one in begun.items()}
     news = time.monotonic()
+    left = [*states]
     while time.monotonic() - news < STILL:
         left = [rank for rank, one in states.items() if one.state not in _OVER]
         if not left:
@@ -253,12 +258,12 @@ def _follow(
         traced = max((state.steps for state in states.values()), default=0)
         tell(f"tracing: {traced} steps" + (f" of {_steps(wanted)}" if not wanted.seconds else ""))
         time.sleep(POLL)
-    _cancel(ranks)
+    _cancel(ranks, left)
     return states
 
 
-def _cancel(ranks: TracedRanks) -> None:
-    ranks.ask(RankRequest("trace_cancel"), ranks.processes)
+def _cancel(ranks: TracedRanks, whom: Iterable[RankProcess]) -> None:
+    ranks.ask(RankRequest("trace_cancel"), whom)
 
 
 def _still(rank: RankProcess) -> str:

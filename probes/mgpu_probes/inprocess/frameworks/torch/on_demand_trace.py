@@ -92,9 +92,22 @@ class Tracing:
         return self.describe()
 
     def cancel(self) -> bytes:
-        """Cancels the request; a running trace ends with the current step."""
+        """Cancels the request: a running trace ends with the current step, and one that has been
+        written is removed."""
         self._cancelled = True
+        if self.state == DONE:
+            self._remove()
         return self.describe()
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._path())
+        self.why, self.state = "it was cancelled", FAILED
+
+    @staticmethod
+    def _path() -> str:
+        assert probe.box is not None
+        return f"{probe.box.path.rpartition('.')[0]}{SUFFIX}"
 
     def _refusal(self) -> str | None:
         if not probe.on or probe.box is None:
@@ -175,12 +188,13 @@ class Tracing:
         profile, self._profile = self._profile, None
         probe.every_step = None
         profile.__exit__(None, None, None)
-        assert probe.box is not None
-        path = f"{probe.box.path.rpartition('.')[0]}{SUFFIX}"
+        path = self._path()
         profile.export_chrome_trace(path)
         os.chmod(path, 0o600)  # until here only the folder's mode keeps other users out
         if _is_whole(path):
             self.why, self.state = why, DONE
+            if self._cancelled:  # while it was written
+                self._remove()
         else:
             os.unlink(path)
             self.why, self.state = "the file could not be written whole: is the disk full?", FAILED
