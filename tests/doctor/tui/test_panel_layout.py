@@ -18,7 +18,10 @@ from mgpu_doctor.tui.panel_layout import Wish, shared, useful
 from tests.support.frames import AT, EIGHT_GPUS, HOST, STRAGGLER, gpu
 from tests.support.screens import Still, screen_text, shown, until
 
-WISHES = st.lists(st.builds(Wish, st.integers(0, 300), st.integers(1, 9)), max_size=6)
+WISHES = st.lists(
+    st.builds(Wish, st.integers(0, 300), st.integers(1, 9), st.just(1), st.just(0)), max_size=6
+)
+SMALL_WISHES = st.builds(Wish, *[st.integers(1, 9)] * 3, st.integers(0, 1))
 
 
 @given(st.integers(-5, 300), WISHES)
@@ -33,7 +36,7 @@ def test_where_all_want_more_weights_decide() -> None:
     assert shared(18, [Wish(2, 5), Wish(70, 7), Wish(4, 3), Wish(70, 3)]) == [2, 9, 4, 3]
 
 
-@given(st.integers(-5, 40), st.lists(st.builds(Wish, *[st.integers(1, 9)] * 3), max_size=5))
+@given(st.integers(-5, 40), st.lists(SMALL_WISHES, max_size=5))
 def test_nobody_gets_too_little_to_show_anything(room: int, wishes: list[Wish]) -> None:
     lines = useful(room, tuple(wishes))
     assert sum(lines) <= max(0, room)
