@@ -11,11 +11,13 @@ import threading
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
+
+if TYPE_CHECKING:
+    from textual._xterm_parser import XTermParser
 
 SOON = 1.0
 """Seconds after keys in which the parser is asked every `TICK`: it decides after 0.1 s (`ESCDELAY`)
@@ -61,12 +63,18 @@ def read_keys(keys: int, over: KeysOver, parser: XTermParser) -> Iterator[Messag
 
 
 class PatientDriver(LinuxDriver):
-    """Textual's driver of a terminal, whose thread for keys sleeps while there are none."""
+    """Textual's driver of a terminal, whose thread for keys sleeps while there are none. Textual's
+    parser is private: where it is another one, Textual's own loop reads the keys."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._over = self.exit_event = KeysOver()
 
     def run_input_thread(self) -> None:
+        try:
+            from textual._xterm_parser import XTermParser
+        except ImportError:
+            super().run_input_thread()
+            return
         for event in read_keys(self.fileno, self._over, XTermParser(self._debug)):
             self.process_message(event)

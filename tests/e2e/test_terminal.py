@@ -84,7 +84,7 @@ def test_y_copies_the_fix(kind: Kind) -> None:
 def _line_of_keys(screen: str) -> int | None:
     """Counted from 1; the screen's last."""
     lines = enumerate(screen.split("\n"), 1)
-    return next((number for number, line in lines if line.startswith("q quit")), None)
+    return next((number for number, line in lines if "q quit ? help" in line), None)
 
 
 def test_ctrl_c_leaves_the_terminal_whole_and_the_job_alive(kind: Kind, tmp_path: Path) -> None:
