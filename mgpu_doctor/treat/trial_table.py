@@ -127,12 +127,13 @@ def _describe_noise(outcomes: Sequence[Outcome]) -> str:
         for outcome in outcomes
         if outcome.verdict is Verdict.NO_DIFFERENCE and outcome.decisive is not None
     ]
-    if max(undecided, default=0.0) < COARSE:
+    least = max(undecided, default=0.0)
+    if least < COARSE:
         return ""
+    size = f" of less than about {format_share(least)}" if least < 1 else ""
     return (
-        f"Differences of less than about {format_share(max(undecided))} could not be shown: equal "
-        "runs of the job differ too much. Use more steps (--steps), a larger --budget, or an "
-        "otherwise idle machine."
+        f"No difference{size} could be shown: equal runs of the job differ too much. Use "
+        "more steps (--steps), a larger --budget, or an otherwise idle machine."
     )
 
 
