@@ -130,10 +130,12 @@ def _describe_noise(outcomes: Sequence[Outcome]) -> str:
     least = max(undecided, default=0.0)
     if least < COARSE:
         return ""
-    size = f" of less than about {format_share(least)}" if least < 1 else ""
+    hidden = "Even large differences"
+    if least < 1:
+        hidden = f"Differences of less than about {format_share(least)}"
     return (
-        f"No difference{size} could be shown: equal runs of the job differ too much. Use "
-        "more steps (--steps), a larger --budget, or an otherwise idle machine."
+        f"{hidden} could not be shown: equal runs of the job differ too much. Use more steps "
+        "(--steps), a larger --budget, or an otherwise idle machine."
     )
 
 
