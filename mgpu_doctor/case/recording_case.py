@@ -169,12 +169,9 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         tried=read_tried(path),
         applied=read_applied(
             info,
-            [
-                treated
-                for rank in current
-                for treated in rank.metadata.treatments
-                if job.outcome is not Outcome.RUNNING
-            ],
+            [treated for rank in current for treated in rank.metadata.treatments]
+            if job.outcome is not Outcome.RUNNING
+            else (),
         ),
         lost_hosts=tuple(
             LostHost(name, _find_last_record(name, current, files.host_samples))

@@ -91,7 +91,7 @@ def _describe_silent(hosts: Sequence[AskedHost], measures: Measures) -> Finding:
     """Hosts of which nothing is recorded here."""
     case, names = measures.case, [host.name for host in hosts]
     ranks = [rank for rank in case.ranks if rank.state is not State.MISSING]
-    unseen = (case.job.world_size or 0) - len(ranks)
+    unseen = (case.job.world_size or 0) - len(ranks)  # it is known, else no host would be silent
     were, they = ("was", "it") if len(names) == 1 else ("were", "they")
     failure = next(one for one in measures.postmortem.failures if one.error is not None)
     return Finding(
@@ -101,7 +101,8 @@ def _describe_silent(hosts: Sequence[AskedHost], measures: Measures) -> Finding:
         title=f"{name_hosts(hosts)} {were} lost",
         cause=f"Nothing answers there any more, nothing that {they} recorded is here, and the "
         f"ranks of all other hosts failed only because they lost their connection: {they} crashed, "
-        f"{were} switched off or restarted, or {were} cut off from the network.",
+        f"{were} switched off or restarted, or {were} cut off from the network"
+        f"{', or the others were' if len(names) == len({rank.host for rank in ranks}) else ''}.",
         culprits=tuple(Culprit(None, name) for name in names),
         victims=tuple(rank.rank for rank in ranks if rank.rank is not None),
         evidence=(

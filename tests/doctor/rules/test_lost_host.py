@@ -80,6 +80,16 @@ def test_a_host_of_which_nothing_is_recorded_is_named_if_nothing_answers_there()
     assert [piece.value for piece in finding.evidence][:2] == [1, GONE.trouble]
 
 
+def test_of_as_many_hosts_on_both_sides_either_may_have_been_cut_off() -> None:
+    ranks = on("node-a", secondary_failure(0)) + on("node-b", secondary_failure(1))
+    gone = [GONE, replace(GONE, name="node-d")]
+    (finding,) = find_silent(*ranks, hosts=gone, world=4)
+    assert [one.host for one in finding.culprits] == ["node-c", "node-d"]
+    assert "or the others were." in finding.cause
+    (fewer,) = find_silent(*ranks)
+    assert "or the others were" not in fewer.cause
+
+
 @pytest.mark.parametrize(
     "changes",
     [
