@@ -6,15 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.cost.what_if import Efficiency, Ideal, efficiency, ideal
-from mgpu_doctor.analysis.measures import Measures, describe_crash, measure
+from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.analysis.missing_measures import describe_crash
 from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
 from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.stacks.progress import seconds_without_movement
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
-from mgpu_doctor.analysis.steps.typical_step import divide_collectives, typical_steps
+from mgpu_doctor.analysis.steps.typical_step import UNKNOWN, TypicalStep
 from mgpu_doctor.case.device_times import clock_of
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
-from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
+from mgpu_doctor.findings import (
+    BusyWaiting,
+    Diagnosis,
+    Finding,
+    FirstFailure,
+    RankSummary,
+    Severity,
+)
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.framework_advice import advise
 from mgpu_doctor.rules.gpu.busy_waiting import find_busy_waiting
@@ -32,10 +40,8 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     known = catalogue()
     case = unmoved(case)
     current = recent(case) if case.job.outcome is Outcome.RUNNING else case
-    with typical_steps(current.ranks) as read_typical_steps:
-        measures = measure(current, forgiving=settings.forgiving)
-        found, silent = _examine(measures, known.rules, settings)
-        typical = divide_collectives(read_typical_steps(), measures)
+    measures = measure(current, forgiving=settings.forgiving)
+    found, silent = _examine(measures, known.rules, settings)
     findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules), known.rules))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
@@ -49,17 +55,20 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     return Diagnosis(
         case=case,
         ranks=tuple(
-            replace(
-                _summary(measures, rank, hung),
-                phases=step.phases,
-                step_seconds_median=_traced_median(measures, rank)
-                if step.seconds is None
-                else step.seconds,
+            _summary(
+                measures,
+                rank,
+                step,
+                hung=hung,
                 where=_where(rank, places),
                 busy_waiting=None if rank.rank is None else waiting.get(rank.rank),
                 still_seconds=None if rank.stack_pid is None else still.get(rank.stack_pid),
             )
-            for rank, step in zip(measures.case.ranks, typical, strict=True)
+            for rank, step in zip(
+                measures.case.ranks,
+                measures.typical_steps or [UNKNOWN] * len(measures.case.ranks),
+                strict=True,
+            )
         ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,
@@ -221,7 +230,16 @@ def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
+def _summary(
+    measures: Measures,
+    rank: Rank,
+    step: TypicalStep,
+    *,
+    hung: Finding | None,
+    where: str | None,
+    busy_waiting: BusyWaiting | None,
+    still_seconds: float | None,
+) -> RankSummary:
     number = -1 if rank.rank is None else rank.rank
     lead = measures.run_ahead.get(number)
     return RankSummary(
@@ -233,13 +251,17 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         exit_code=rank.exit_code,
         signal=rank.signal,
         last_step=rank.last_step,
-        step_seconds_median=None,
-        phases={},
-        where=None,
+        step_seconds_median=_traced_median(measures, rank)
+        if step.seconds is None
+        else step.seconds,
+        phases=step.phases,
+        where=where,
         clock=clock_of(rank) if len(rank.steps) else None,
         run_ahead=lead,
         bound_by=None if lead is None else measures.bound_by.get(number),
+        busy_waiting=busy_waiting,
         unseen_waits=rank.metadata.unseen_waits,
+        still_seconds=still_seconds,
     )
 
 

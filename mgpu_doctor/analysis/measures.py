@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from mgpu_probes.inprocess.layout import INPUT
@@ -24,6 +25,18 @@ from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, estimate_
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.job_network import Network, measure_network
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.missing_measures import (
+    IN_NO_TRACE,
+    LEAST_RECORDS,
+    MORE_TRACES,
+    ONE_IN_MANY,
+    REMEDIES,
+    TRACE_ALL,
+    describe_crash,
+    explain_no_steps,
+    explain_untimed_devices,
+    list_missing,
+)
 from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
 from mgpu_doctor.analysis.stacks.device_positions import explain_unknown, list_positions
@@ -46,6 +59,11 @@ from mgpu_doctor.analysis.steps.phase_shares import (
     step_seconds,
 )
 from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
+from mgpu_doctor.analysis.steps.typical_step import (
+    TypicalStep,
+    divide_collectives,
+    typical_steps,
+)
 from mgpu_doctor.analysis.steps.work_and_wait import (
     Attribution,
     UnattributableError,
@@ -72,11 +90,8 @@ from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
 from mgpu_doctor.case.device_times import BoundBy, RunAhead, on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
-from mgpu_doctor.case.placeholders import MACHINE
 from mgpu_doctor.case.rank_device import is_host_stamped
-
-LEAST_RECORDS = LEAST_STEPS // 2
-"""A rank with fewer records (it died early) is left out, so that the others can be compared."""
+from mgpu_doctor.recording.second_process import Divided, sharing_works
 
 Need = Literal[
     "joined",
@@ -142,6 +157,8 @@ class Measures:
     """A few steps that take much of the time of every rank."""
     step_seconds: float | None = None
     """Mean seconds per step of the whole job, after warm-up."""
+    typical_steps: Sequence[TypicalStep] = ()
+    """That of each rank of the case, in order; empty without step records."""
     input_shares: Mapping[int, float] | None = None
     """Rank -> share of its wall time after warm-up in which it waited for data."""
     input_saved: float | None = None
@@ -191,12 +208,6 @@ def measure(case: Case, *, forgiving: bool = False) -> Measures:
             crash = describe_crash(f"analysis of {part}", error)
             measures = replace(measures, crashed=(*measures.crashed, crash))
     return measures
-
-
-def describe_crash(part: str, error: Exception) -> Unexamined:
-    """What is unknown because a part of the doctor raised an exception."""
-    why = f"it failed with {type(error).__name__}: {error}"
-    return Unexamined(part, why, "report it, with the recording, to its authors")
 
 
 def _with_postmortem(seen: Measures) -> Measures:
@@ -280,16 +291,11 @@ def _with_stacks(seen: Measures) -> Measures:
 
 
 def _with_structure(seen: Measures) -> Measures:
-    """The measures with the structure of the job, and what else runs on its hosts."""
+    """The measures with the structure of the job."""
     case = seen.case
     structure = structure_of(case.ranks)
-    return replace(
-        seen,
-        structure=structure,
-        surroundings=surroundings(case),
-        possible_waits=estimate_waits(case),
-        replicas=Replicas() if structure.independent else compare(case.ranks),
-    )
+    replicas = Replicas() if structure.independent else compare(case.ranks)
+    return replace(seen, structure=structure, replicas=replicas)
 
 
 def _with_steps(seen: Measures) -> Measures:
@@ -297,27 +303,49 @@ def _with_steps(seen: Measures) -> Measures:
     case = seen.case
     if not any(len(rank.steps) for rank in case.ranks):
         return replace(
-            seen, bound_by=find_bounds(case.ranks, {}, None), missing=_not_recorded(case)
+            seen, bound_by=find_bounds(case.ranks, {}, None), missing=explain_no_steps(case)
         )
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
+    cells = sum(len(rank.steps) for rank in case.ranks)
+    waits, typical = Divided.in_one(partial(estimate_waits, case)), typical_steps(case.ranks)
+    covered = coverage([on_one_clock(rank) for rank in ranks])
+    with sharing_works((waits, covered, typical), cells) as alone:
+        seen = replace(seen, servers=serving, surroundings=surroundings(case))
+        seen = _timed(seen, ranks)
+        return replace(
+            seen,
+            possible_waits=alone.of(waits),
+            coverage=None if "coverage" in seen.missing else alone.of(covered),
+            typical_steps=_with_divided_collectives(seen, alone.of(typical)),
+        )
+
+
+def _with_divided_collectives(seen: Measures, typical: list[TypicalStep]) -> list[TypicalStep]:
+    if seen.joined is None or seen.attribution is None or not seen.structure.alike:
+        return typical
+    return divide_collectives(typical, seen.case.ranks, seen.joined, seen.attribution)
+
+
+def _timed(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
+    """The measures with those from the times of the steps of these ranks."""
+    case = seen.case
     leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
     ahead = {number: lead for number, lead in leads.items() if number is not None}
     seconds = step_seconds(ranks)
     timed = replace(
         seen,
-        servers=serving,
         step_seconds=seconds,
         run_ahead=ahead,
         bound_by=find_bounds(case.ranks, ahead, seconds),
     )
     if missing := untimed(ranks, LEAST_RECORDS):
-        return replace(timed, missing=_not_device_timed(missing))
+        return replace(timed, missing=explain_untimed_devices(missing))
     first = ranks[0]  # as recorded
     ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
-    alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
-    is_single = len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2
+    alone = replace(timed, input_shares=shares)
+    is_single = len(ranks) < 2 and (case.job.world_size or 1) - len(seen.servers) < 2
     if not is_single and not seen.structure.independent:
         return _compared(alone, ranks)
     return replace(
@@ -335,13 +363,13 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     try:
         joined = join(ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
-        return replace(seen, missing=_missing("joined", str(reason), gap=reason.gap))
+        return replace(seen, missing=list_missing("joined", str(reason), gap=reason.gap))
     try:
         attribution = attribute(joined)
     except UnattributableError as reason:
         hidden, remedy = explain_unseen_waits(ranks)
         remedy = remedy or (TRACE_ALL if hidden else REMEDIES["attribution"])
-        missing = _missing("attribution", f"{reason}{hidden}", remedy)
+        missing = list_missing("attribution", f"{reason}{hidden}", remedy)
         return replace(seen, joined=joined, missing=missing)
     alike = seen.structure.alike and not (seen.servers or joined.left_out)
     compared = replace(
@@ -356,28 +384,32 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     )
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
-        return replace(compared, missing=_missing("stragglers", few, gap=Gap.FEW_STEPS))
-    stragglers = find_stragglers_by_stage(ranks, joined, attribution, seen.structure)
+        return replace(compared, missing=list_missing("stragglers", few, gap=Gap.FEW_STEPS))
     counted = not any(rank.metadata.hands_samples_on for rank in ranks)
-    return replace(
-        compared,
-        stragglers=stragglers,
-        causes={
-            straggler.rank: explain(
-                joined,
-                attribution,
-                straggler,
-                seen.surroundings,
-                seen.structure,
-                counted=counted,
-                ahead=seen.run_ahead.get(straggler.rank),
-            )
-            for straggler in stragglers
-        },
-        stalls=find_newest_stalls(joined, attribution, ranks, seen.surroundings),
-        loads=find_loads(joined, attribution, ranks, stragglers, seen.structure),
-        missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
+    stalls = Divided.in_one(
+        partial(find_newest_stalls, joined, attribution, ranks, seen.surroundings)
     )
+    with sharing_works((stalls,), attribution.own.size) as meanwhile:
+        stragglers = find_stragglers_by_stage(ranks, joined, attribution, seen.structure)
+        return replace(
+            compared,
+            stragglers=stragglers,
+            causes={
+                straggler.rank: explain(
+                    joined,
+                    attribution,
+                    straggler,
+                    seen.surroundings,
+                    seen.structure,
+                    counted=counted,
+                    ahead=seen.run_ahead.get(straggler.rank),
+                )
+                for straggler in stragglers
+            },
+            loads=find_loads(joined, attribution, ranks, stragglers, seen.structure),
+            stalls=meanwhile.of(stalls),
+            missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
+        )
 
 
 def _with_network(seen: Measures) -> Measures:
@@ -397,96 +429,3 @@ PARTS: Mapping[str, Callable[[Measures], Measures]] = {
     "XIDs": _with_xids,
 }
 """Name of a part -> the function that adds its measures. Each may read what earlier ones added."""
-
-MORE_STEPS = "let the job run for some tens of steps with every rank under `mgpu-doctor run`"
-REMEDIES = {
-    "joined": MORE_STEPS,
-    "attribution": "use DistributedDataParallel or torch.distributed collectives in ranks that "
-    "the probe can see, with a torch that this version of the probe supports",
-    "stragglers": MORE_STEPS,
-    "stalls": MORE_STEPS,
-    "loads": MORE_STEPS,
-}
-"""Field -> the remedy if it is missing. Each field is computed from the ones before it."""
-TRACE_ALL = "take a profiler trace of the same steps on all ranks: `mgpu-doctor trace PID`"
-STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
-"""Fields that are computed from the phases of steps."""
-MOST_REASONS = 3
-"""How many reasons for untimed devices are listed."""
-ONE_IN_MANY = Unexamined(
-    "stalls in single steps",
-    "one step in several was timed, so the phases of the steps in between are not known",
-    TRACE_ALL,
-)
-
-
-def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
-    """Field -> why it is missing if only the host's clock timed the work of devices."""
-    numbers = sorted(rank.rank for rank in ranks if rank.rank is not None)
-    who = f"rank {numbers[0]}" if len(numbers) == 1 else f"{len(ranks)} ranks"
-    if any(rank.device_times is not None and len(rank.device_times) for rank in ranks):
-        few = Unexamined(
-            "own work and waiting on the devices",
-            f"the devices of {who} timed fewer than {LEAST_RECORDS} of their steps so far",
-            MORE_STEPS,
-            Gap.FEW_STEPS,
-        )
-        return dict.fromkeys(STEP_MEASURES, few)
-    why = Unexamined(
-        "own work and waiting on the devices",
-        f"the host timed the phases of {who} while the device worked asynchronously, and the "
-        "device's queue can hide or move any wait: no rank was compared, and no wait for data "
-        f"was judged{_reasons(ranks)}",
-        TRACE_ALL,
-    )
-    return dict.fromkeys(STEP_MEASURES, why)
-
-
-def _reasons(ranks: Sequence[Rank]) -> str:
-    """Why these ranks' devices were not timed, as the end of a sentence; empty: unknown."""
-    reasons = sorted({rank.metadata.untimed for rank in ranks if rank.metadata.untimed})
-    known = "; ".join(reasons[:MOST_REASONS])
-    return f". Why the devices were not timed: {known}" if reasons else ""
-
-
-def _missing(
-    name: str, reason: str, remedy: str | None = None, gap: Gap = Gap.RANK_COMPARISON
-) -> dict[str, Unexamined]:
-    """The field `name` and all fields computed from it -> why they are missing."""
-    why = Unexamined("comparison of ranks", reason, remedy or REMEDIES[name], gap)
-    return dict.fromkeys([*REMEDIES][[*REMEDIES].index(name) :], why)
-
-
-IN_NO_TRACE = Unexamined(
-    "phases, stalls and the run as a whole",
-    "a profiler trace holds few steps, and intervals instead of phases",
-    "start the job with `mgpu-doctor run -- COMMAND` next time",
-)
-MORE_TRACES = (
-    "let every rank profile the same ten steps or more "
-    "(torch.profiler.schedule(wait=1, warmup=2, active=10)) and hand over all of the traces"
-)
-_NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
-WITHOUT_STEPS = {
-    "log": Unexamined("speed", "console text has no step times", _NEXT_TIME),
-    "trace": Unexamined("speed", "dumps have no step times", _NEXT_TIME),
-    MACHINE: Unexamined("training job", "none is running on this machine", _NEXT_TIME),
-}
-"""Kind of subject -> measures that it cannot contain."""
-
-
-def _not_recorded(case: Case) -> dict[str, Unexamined]:
-    """Measure -> why nothing could be measured: the case's own reason, if it has one."""
-    known_reason = next(
-        (unexamined for unexamined in case.unexamined if unexamined.gap is Gap.PROCESS_PROBE), None
-    )
-    if case.subject.kind in WITHOUT_STEPS:
-        known_reason = WITHOUT_STEPS[case.subject.kind]
-    why = known_reason or Unexamined(
-        "step records",
-        "no rank recorded a training step" if case.ranks else "no rank left a black box",
-        "start the job with `mgpu-doctor run -- COMMAND` and let it reach its training loop; the "
-        "probe needs torch or TensorFlow in the job's Python and is not loaded by `python -E`, "
-        "`-I` or `-S`",
-    )
-    return dict.fromkeys(("step_seconds", *STEP_MEASURES), why)

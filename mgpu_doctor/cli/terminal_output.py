@@ -213,6 +213,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 def keep_until_exit(value: object) -> None:
     """Keep a value until this process, which is about to end, is gone: to free the objects of a
-    large case one by one takes a quarter of a second."""
+    large case one by one takes a quarter of a second, and so does a search for cycles in them."""
     cycle: list[object] = [value]
-    cycle.append(cycle)  # only the garbage collector would free it; `main` freezes what is loaded
+    cycle.append(cycle)  # only the garbage collector would free it
+    gc.freeze()

@@ -109,10 +109,9 @@ def _checked(fields: tuple[int, ...]) -> Geometry:
 
 
 def _check_kind(header: bytes) -> None:
-    if not header.strip(b"\x00"):
-        raise BadBox("it is still being created or empty")
-    if not header.startswith(layout.MAGIC[: len(header)]):
-        raise BadBox("it is not a black box")
+    if not header or not header.startswith(layout.MAGIC[: len(header)]):
+        empty = not header.strip(b"\x00")
+        raise BadBox("it is still being created or empty" if empty else "it is not a black box")
     if len(header) < layout.HEADER_SIZE:
         raise BadBox("its header is truncated")
     _, major, _, mark, *_ = layout.IDENTITY.unpack_from(header)
@@ -144,7 +143,7 @@ def identity(header: bytes, *, trusted: bool) -> Identity:
         start_ticks=ticks or None,
         realtime_ns=wall,
         monotonic_ns=monotonic,
-        boot_id=str(uuid.UUID(bytes=boot)) if any(boot) else None,
+        boot_id=_boot_id(boot) if any(boot) else None,
         rank=rank,
         local_rank=local,
         world_size=world,
@@ -153,6 +152,11 @@ def identity(header: bytes, *, trusted: bool) -> Identity:
         stages=stages,
         host=fields[29].split(b"\x00")[0].decode("utf-8", "replace"),
     )
+
+
+@lru_cache(maxsize=16)
+def _boot_id(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw))
 
 
 def word(header: bytes | memoryview, offset: int) -> int:

@@ -276,7 +276,9 @@ class Packer:
         for row, records in enumerate(ranks):
             by_record = records.view(np.uint32).reshape(len(records), _RECORD // _WORD)
             words[:, row] = by_record[:, _FIRST:_LAST].T
-        differs = [bool((word != word[:, :1]).any()) for word in words]
+        differs = [False] * len(words)
+        if words.size:
+            differs = (words.min(axis=2) != words.max(axis=2)).any(axis=1).tolist()
         for number in range(_PHASES):
             if differs[_PHASE + number]:
                 yield number, words[_PHASE + number].view(np.float32)

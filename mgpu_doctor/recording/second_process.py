@@ -15,11 +15,15 @@ import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from mgpu_doctor.recording.column_file import ColumnFile
 
 Result = TypeVar("Result")
+Whole = TypeVar("Whole")
 Begin: TypeAlias = Callable[["ColumnFile | None"], Callable[[int], Result]]
 """Called once in each process; returns what does the piece with a number. It may put columns into
 the file of its process, if there is one."""
@@ -33,6 +37,7 @@ MOST_PIECES = 32_768
 _NUMBER = struct.Struct("=H")
 _REPORT = struct.Struct("=HQQ")
 """Number of a piece; offset and length of its pickled result in the file."""
+_is_second = False
 
 
 @contextlib.contextmanager
@@ -44,31 +49,66 @@ def sharing(count: int, begin: Begin[Result]) -> Iterator[Callable[[], list[Resu
         yield lambda: _together(count, begin, helper)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Divided(Generic[Whole]):
+    """Work in pieces that do not depend on each other. Whoever makes the calls combines what they
+    return, in order."""
+
+    calls: Sequence[Callable[[], Any]]
+    combine: Callable[[list[Any]], Whole]
+
+    @classmethod
+    def in_one(cls, call: Callable[[], Whole]) -> Divided[Whole]:
+        """Work that is not divided."""
+        return cls([call], lambda results: cast("Whole", results[0]))
+
+    def result(self) -> Whole:
+        """Returns the result, with all calls made here."""
+        return self.combine([call() for call in self.calls])
+
+
+class Results:
+    """The results of several works; the first question for one waits for all of them."""
+
+    def __init__(self, works: Sequence[Divided[Any]], read: Callable[[], list[Any]]) -> None:
+        self._works = works
+        self._read = read
+
+    def of(self, work: Divided[Whole]) -> Whole:
+        """Returns the result of one of the works."""
+        first = sum(len(before.calls) for before in takewhile(lambda w: w is not work, self._works))
+        return work.combine(self._all[first : first + len(work.calls)])
+
+    @cached_property
+    def _all(self) -> list[Any]:
+        return self._read()
+
+
 @contextlib.contextmanager
-def sharing_calls(
-    calls: Sequence[Callable[[], Result]], cells: int
-) -> Iterator[Callable[[], list[Result]]]:
-    """The same for functions. If they go through fewer than `MANY_CELLS` numbers, all are called
-    here."""
+def sharing_works(works: Sequence[Divided[Any]], cells: int) -> Iterator[Results]:
+    """The results of these works, which a second process begins at once. If they go through fewer
+    than `MANY_CELLS` numbers, all is done here."""
+    calls = [call for work in works for call in work.calls]
     if cells < MANY_CELLS:
-        yield lambda: [call() for call in calls]
+        yield Results(works, lambda: [call() for call in calls])
         return
     at_once = max(1, len(calls) // PIECES)
     pieces = [calls[at : at + at_once] for at in range(0, len(calls), at_once)]
     with sharing(len(pieces), lambda _: lambda number: [call() for call in pieces[number]]) as rest:
-        yield lambda: [result for piece in rest() for result in piece]
+        yield Results(works, lambda: [result for piece in rest() for result in piece])
 
 
 def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
     """Returns the results of the calls; of many `cells`, a second process makes some of them."""
-    with sharing_calls(calls, cells) as results:
-        return results()
+    work = Divided(calls, list[Result])
+    with sharing_works([work], cells) as results:
+        return results.of(work)
 
 
 def may_fork() -> bool:
     """Returns whether a second core is free and no other thread runs, whose locks a child would
-    inherit."""
-    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+    inherit. A second process begins no third one."""
+    return not _is_second and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
 
 
 class _Helper(NamedTuple):
@@ -135,6 +175,8 @@ def _taken(queue: int) -> Iterator[int]:
 
 def _help(begin: Begin[Any], queue: int, file: ColumnFile, report: int) -> NoReturn:
     """The child's work. It prints nothing, even if it fails."""
+    global _is_second
+    _is_second = True
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):
             signal.signal(asked, signal.SIG_DFL)

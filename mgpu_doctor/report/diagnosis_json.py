@@ -188,14 +188,14 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is int or (kind is float and math.isfinite(value)):  # most values
         return value
+    if kind is str:
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mgpu_doctor.advice.treatment_catalogue import find_by_code
-from mgpu_doctor.analysis.measures import STEP_MEASURES
+from mgpu_doctor.analysis.missing_measures import STEP_MEASURES
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.rule import Limit, Rule
 

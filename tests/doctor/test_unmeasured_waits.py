@@ -9,7 +9,7 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES, WAIT
 from mgpu_probes.inprocess.training_objects import UnseenWaits
 
-from mgpu_doctor.analysis.measures import TRACE_ALL
+from mgpu_doctor.analysis.missing_measures import TRACE_ALL
 from mgpu_doctor.analysis.steps.work_and_wait import MARK_WAITS, UNSEEN_WAITS
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnosis import diagnose

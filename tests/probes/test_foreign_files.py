@@ -91,6 +91,27 @@ def test_entries_say_what_is_a_file_and_what_is_none(root: Path) -> None:
     ]
 
 
+def test_folders_that_stay_open_lead_nowhere_else(root: Path) -> None:
+    (root / "inner/more").mkdir()
+    (root / "inner/more/file").write_bytes(b"more")
+    (root / "other").mkdir()
+    (root / "other/file").write_bytes(b"other")
+    (root / "inner/out").symlink_to("../../secret")
+    before = len(os.listdir("/proc/self/fd"))
+    with within_budget():
+        for _ in range(2):
+            assert read(root, root / "inner/more/file") == b"more"
+            assert read(root, root / "inner/file") == b"plain"
+            for lost in ("inner/out/key", "inner/gone/file", "other/more/file"):
+                with pytest.raises(OSError, match=r"Not a directory|No such file"):
+                    open_below(root, root / lost)
+            assert read(root, root / "other/file") == b"other"
+            assert read(root / "inner", root / "inner/file") == b"plain"
+            with pytest.raises(OSError, match="No such file"):
+                open_below(root / "gone", root / "gone/file")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_file_earns_by_its_size_and_once(root: Path) -> None:
     path = root / "inner/file"
     path.write_bytes(bytes(1 << 20))

@@ -16,7 +16,7 @@ from mgpu_probes.outside.jobs.launchers import name_launcher
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import measure_cpu_demand
-from mgpu_doctor.analysis.measures import LEAST_RECORDS
+from mgpu_doctor.analysis.missing_measures import LEAST_RECORDS
 from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute

@@ -22,7 +22,7 @@ from mgpu_doctor.analysis.steps.warm_up import (
 from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.record_chunks import Chunk, chunks
-from mgpu_doctor.recording.second_process import call_all
+from mgpu_doctor.recording.second_process import Divided
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
@@ -56,19 +56,20 @@ def step_seconds(ranks: Sequence[Rank]) -> float | None:
     return nanoseconds * 1e-9 / count if count else None
 
 
-def coverage(ranks: Sequence[Rank]) -> float | None:
+def coverage(ranks: Sequence[Rank]) -> Divided[float | None]:
     """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other`, and the
     garbage collector outside them, explain. Time between the end of a step and the begin of the
     next counts as unexplained. None if no rank has a step."""
-    explained, wall = np.zeros(len(ranks)), np.zeros(len(ranks))
     parts = list(chunks([rank.steps for rank in ranks]))
-    calls = [partial(_seconds, chunk) for chunk in parts]
-    for chunk, both in zip(
-        parts, call_all(calls, sum(len(rank.steps) for rank in ranks)), strict=True
-    ):
-        explained[chunk.places], wall[chunk.places] = both
-    total = sum(wall.tolist())  # in the order of the ranks, however they are stored
-    return min(1.0, sum(explained.tolist()) / total) if total > 0 else None
+
+    def combine(seconds: Sequence[tuple[Floats, Floats]]) -> float | None:
+        explained, wall = np.zeros(len(ranks)), np.zeros(len(ranks))
+        for chunk, both in zip(parts, seconds, strict=True):
+            explained[chunk.places], wall[chunk.places] = both
+        total = sum(wall.tolist())  # in the order of the ranks, however they are stored
+        return min(1.0, sum(explained.tolist()) / total) if total > 0 else None
+
+    return Divided([partial(_seconds, chunk) for chunk in parts], combine)
 
 
 def _seconds(chunk: Chunk) -> tuple[Floats, Floats]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import isnan
 from typing import NamedTuple
@@ -11,14 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
-from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians, known_medians
+from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.warm_up import each_after_warm_up
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.case.device_times import on_one_clock, timed
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.record_chunks import Chunk, chunks
-from mgpu_doctor.recording.second_process import sharing_calls
+from mgpu_doctor.recording.second_process import Divided
 
 
 class TypicalStep(NamedTuple):
@@ -32,10 +32,11 @@ class TypicalStep(NamedTuple):
     recorded."""
 
 
-@contextmanager
-def typical_steps(ranks: Sequence[Rank]) -> Iterator[Callable[[], list[TypicalStep]]]:
-    """A function that returns the typical step of each rank. For a large job, a second process
-    begins at once."""
+UNKNOWN = TypicalStep(dict.fromkeys(PHASES), None)
+
+
+def typical_steps(ranks: Sequence[Rank]) -> Divided[list[TypicalStep]]:
+    """The typical step of each rank."""
     steps = [rank.steps for rank in ranks]
     late = each_after_warm_up(steps)
     phased = each_after_warm_up([on_one_clock(rank).steps for rank in ranks])
@@ -47,8 +48,7 @@ def typical_steps(ranks: Sequence[Rank]) -> Iterator[Callable[[], list[TypicalSt
         *(partial(_phase_medians, chunk) for chunk in of_phases),
         *(partial(_step_medians, chunk) for chunk in of_steps),
     ]
-    with sharing_calls(calls, sum(map(len, steps))) as results:
-        yield lambda: _by_rank(len(ranks), of_phases, of_steps, results())
+    return Divided(calls, partial(_by_rank, len(ranks), of_phases, of_steps))
 
 
 def _by_rank(
@@ -65,20 +65,20 @@ def _by_rank(
     ]
 
 
-def divide_collectives(typical: Iterable[TypicalStep], measures: Measures) -> list[TypicalStep]:
-    """The typical steps of the measured ranks, with time in collectives divided into wait and
-    communication if the ranks can be compared."""
-    joined, attribution = measures.joined, measures.attribution
-    if joined is None or attribution is None:
-        return [*typical]
-    if not measures.structure.alike:
-        return [*typical]  # in a pipeline, even the busiest stage waits during the bubble
+def divide_collectives(
+    typical: Iterable[TypicalStep],
+    ranks: Sequence[Rank],
+    joined: Joined,
+    attribution: Attribution,
+) -> list[TypicalStep]:
+    """The typical steps of these ranks, with time in collectives divided into wait and
+    communication. Not for a pipeline, in which even the busiest stage waits during the bubble."""
     known = attribution.communication[~np.isnan(attribution.communication)]
     moving = float(np.median(known.astype(float))) if len(known) else None
     waiting = attribution.by_column(lambda columns: column_medians(attribution.wait_of(columns)))
     waits = dict(zip(joined.ranks, waiting.tolist(), strict=True))
     divided = []
-    for rank, step in zip(measures.case.ranks, typical, strict=True):
+    for rank, step in zip(ranks, typical, strict=True):
         wait = waits.get(rank.rank) if rank.rank is not None else None
         if wait is not None:
             both = {PHASES[WAIT]: _known(wait), PHASES[COMMUNICATION]: moving}

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,46 @@ class OverBudgetError(OSError):
     """Reading takes more memory or time than the files' size on disk justifies."""
 
 
+class OpenFolders:
+    """The folders on the way to the one that was opened last, for opening names in them. Files that
+    lie beside each other are usually opened one after the other."""
+
+    def __init__(self) -> None:
+        self._root: str | os.PathLike[str] | None = None
+        self._names: list[str] = []
+        self._descriptors: list[int] = []
+        """Of the root, then of the folders with these names, each in the one before."""
+
+    def open(self, root: str | os.PathLike[str], names: Sequence[str]) -> int:
+        """A descriptor of the folder `root`/`names`, valid until the next call. Raises OSError."""
+        if root != self._root:
+            self.close()
+            self._descriptors.append(os.open(root, _STEP & ~os.O_NOFOLLOW))
+            self._root = root
+        if names != self._names:
+            same = sum(
+                1
+                for _ in takewhile(
+                    lambda pair: pair[0] == pair[1], zip(names, self._names, strict=False)
+                )
+            )
+            self._close_below(same)
+            for name in names[same:]:
+                self._descriptors.append(os.open(name, _STEP, dir_fd=self._descriptors[-1]))
+                self._names.append(name)
+        return self._descriptors[-1]
+
+    def close(self) -> None:
+        """Closes all."""
+        self._close_below(-1)
+        self._root = None
+
+    def _close_below(self, depth: int) -> None:
+        while len(self._descriptors) > depth + 1:
+            os.close(self._descriptors.pop())
+        del self._names[max(0, depth) :]
+
+
 class Budget:
     """What reading may still cost. `deadline`: in seconds of `time.thread_time`, because waiting
     for a slow disk or a running job is no attack."""
@@ -56,6 +97,7 @@ class Budget:
     def __init__(self, objects: float = FIRST_OBJECTS, deadline: float | None = None) -> None:
         self.objects = objects
         self.deadline = time.thread_time() + FIRST_SECONDS if deadline is None else deadline
+        self.folders = OpenFolders()
         self._known: set[tuple[int, int]] = set()
 
     def admit(self, status: os.stat_result) -> int:
@@ -119,6 +161,7 @@ def within_budget() -> Iterator[Budget]:
         yield budget
     finally:
         _CURRENT.reset(token)
+        budget.folders.close()
 
 
 def open_named(path: str | os.PathLike[str]) -> int:
@@ -135,11 +178,9 @@ def open_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
 def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], flags: int) -> int:
     """A descriptor of anything below `root`, opened with other flags. Raises OSError."""
     *folders, name = _parts(root, path) or (".",)
-    folder = _open_folder(root, folders)
-    try:
+    with within_budget() as budget:
+        folder = budget.folders.open(root, folders)
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 class Entry(NamedTuple):
@@ -193,20 +234,6 @@ def _parts(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> tuple[
 
 def _all_parts(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return path.parts if isinstance(path, Path) else Path(path).parts
-
-
-def _open_folder(root: str | os.PathLike[str], parts: Sequence[str]) -> int:
-    """A descriptor of the folder `root`/`parts`, for opening names in it."""
-    folder = os.open(root, _STEP & ~os.O_NOFOLLOW)
-    try:
-        for part in parts:
-            inner = os.open(part, _STEP, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except OSError:
-        os.close(folder)
-        raise
-    return folder
 
 
 def _checked(descriptor: int, path: str | os.PathLike[str]) -> int:

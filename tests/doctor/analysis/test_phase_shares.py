@@ -87,11 +87,11 @@ def test_the_mean_of_a_step_is_over_steps_and_ranks() -> None:
 
 def test_what_no_phase_explains_lowers_the_coverage() -> None:
     made = steps([1.0] * 4, backward=0.75, other=0.25)
-    assert coverage([rank(made)]) == pytest.approx(0.75)
-    assert coverage([rank(made[:0])]) is None
-    assert coverage([rank(made), rank(steps([]), 1)]) == pytest.approx(0.75)
+    assert coverage([rank(made)]).result() == pytest.approx(0.75)
+    assert coverage([rank(made[:0])]).result() is None
+    assert coverage([rank(made), rank(steps([]), 1)]).result() == pytest.approx(0.75)
     whole = steps([1.0] * 4, backward=1.0)
-    assert coverage([rank(made), rank(whole, 1)]) == pytest.approx(0.875)
+    assert coverage([rank(made), rank(whole, 1)]).result() == pytest.approx(0.875)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_time_between_two_steps_is_not_explained(
     made = steps([1.0] * 4, backward=1.0)
     made["end_ns"][2:] += 10**9
     made["seq"], made["flags"] = seq, flags
-    assert coverage([rank(made)]) == pytest.approx(expected)
+    assert coverage([rank(made)]).result() == pytest.approx(expected)
 
 
 def test_steps_that_overlap_leave_no_negative_time_between_them() -> None:
     made = steps([1.0] * 4, backward=0.5)
     made["end_ns"][2:] -= 10**8
-    assert coverage([rank(made)]) == pytest.approx(0.5)
+    assert coverage([rank(made)]).result() == pytest.approx(0.5)
 
 
 # --- long steps -----------------------------------------------------------------------------

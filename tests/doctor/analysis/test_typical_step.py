@@ -10,11 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.measures import Measures, measure
-from mgpu_doctor.analysis.steps.typical_step import (
-    _medians,
-    divide_collectives,
-    typical_steps,
-)
+from mgpu_doctor.analysis.steps.typical_step import _medians
 from tests.support.synthetic import Synthetic, synthetic_case
 
 seconds = st.one_of(st.floats(0, 100, width=32), st.just(float("nan")))
@@ -31,8 +27,7 @@ def test_a_median_is_that_of_what_is_known(columns: np.ndarray) -> None:
 
 
 def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
-    with typical_steps(measures.case.ranks) as read:
-        return [step.phases for step in divide_collectives(read(), measures)]
+    return [step.phases for step in measures.typical_steps]
 
 
 def test_time_in_collectives_is_divided_where_ranks_can_be_compared() -> None:
