@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
+from mgpu_doctor.recording.record_chunks import chunks
 
 Value: TypeAlias = bool | int
 DDP = frozenset({"ddp", "zero1"})
@@ -190,18 +191,21 @@ def find_situation(case: Case) -> Situation:
     metadata = known[0].metadata if known else UNKNOWN
     local_ranks = metadata.local_world_size or max(1, len(case.ranks))
     cores = None if metadata.affinity is None else metadata.affinity / local_ranks
-    passes = [rank.steps["micro_batches"] for rank in known if len(rank.steps)]
+    steps = [rank.steps for rank in known if len(rank.steps)]
     garbage = [
-        float(rank.steps["gc_s"].sum()) / wall
-        for rank in known
-        if len(rank.steps) and (wall := float(rank.steps["wall_ns"].sum()) * 1e-9) > 0
+        collecting / (wall * 1e-9)
+        for chunk in chunks(steps)
+        for collecting, wall in zip(
+            chunk["gc_s"].sum(axis=1).tolist(), chunk["wall_ns"].sum(axis=1).tolist(), strict=True
+        )
+        if wall > 0
     ]
     return Situation(
         framework=case.job.framework,
         strategy=frozenset((case.job.strategy or "").split("+")) - {""},
         metadata=metadata,
         cores=cores,
-        micro_batches=int(median(passes[0].tolist())) if passes else None,
+        micro_batches=int(median(steps[0]["micro_batches"].tolist())) if steps else None,
         garbage_share=max(garbage, default=None),
         saves=any(event.kind == "checkpoint" for rank in known for event in rank.events),
     )

@@ -107,6 +107,13 @@ def with_device_losses(rank: Rank) -> Records:
     return records
 
 
+def has_losses(rank: Rank) -> bool:
+    """Whether any loss of a rank is known."""
+    steps = with_device_losses(rank)
+    is_same = isinstance(steps, Columns) and steps.same("loss") is not None
+    return not np.isnan(steps["loss"][: 1 if is_same else None]).all()
+
+
 def steps_back(rank: Rank, count: int) -> int:
     """Number of newest step records that contain `count` device-timed steps, or all of them if
     fewer; 0: none."""

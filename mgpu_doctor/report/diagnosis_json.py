@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -24,34 +23,37 @@ SCHEMA = "mgpu-doctor/diagnosis/1"
 
 def render(diagnosis: Diagnosis) -> str:
     """The object as indented ASCII JSON that ends in a newline."""
-    compact = json.dumps(document(diagnosis), allow_nan=False)
-    return msgspec.json.format(compact, indent=2) + "\n"  # json.dumps indents in plain Python
+    compact = _encode(_object(diagnosis)).decode()
+    indented: str = msgspec.json.format(compact, indent=2)
+    return _BEYOND_ASCII.sub(_escape, indented) + "\n"
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The object itself, of plain JSON types. Seconds, bytes, fractions 0..1; unknown is None."""
-    case = diagnosis.case
-    report: dict[str, Any] = plain(
-        {
-            "schema": SCHEMA,
-            "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
-            "job": _job(case),
-            "ranks": [_rank(rank) for rank in diagnosis.ranks],
-            "coverage": diagnosis.coverage,
-            "findings": [finding_object(finding, case) for finding in diagnosis.findings],
-            "unexamined": [
-                {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
-                for gap in diagnosis.unexamined
-            ],
-            "observed": case.observed,
-            "coverage_reason": diagnosis.coverage_reason,
-            "step_seconds": diagnosis.step_seconds,
-            "ideal_step_seconds": diagnosis.ideal_step_seconds,
-            "waste_fraction": diagnosis.waste_fraction,
-            "stacks": [_branch(branch) for branch in diagnosis.tree],
-        }
-    )
+    report: dict[str, Any] = plain(_object(diagnosis))
     return report
+
+
+def _object(diagnosis: Diagnosis) -> dict[str, Any]:
+    case = diagnosis.case
+    return {
+        "schema": SCHEMA,
+        "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
+        "job": _job(case),
+        "ranks": [_rank(rank) for rank in diagnosis.ranks],
+        "coverage": diagnosis.coverage,
+        "findings": [finding_object(finding, case) for finding in diagnosis.findings],
+        "unexamined": [
+            {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
+            for gap in diagnosis.unexamined
+        ],
+        "observed": case.observed,
+        "coverage_reason": diagnosis.coverage_reason,
+        "step_seconds": diagnosis.step_seconds,
+        "ideal_step_seconds": diagnosis.ideal_step_seconds,
+        "waste_fraction": diagnosis.waste_fraction,
+        "stacks": [_branch(branch) for branch in diagnosis.tree],
+    }
 
 
 def _job(case: Case) -> dict[str, Any]:
@@ -183,19 +185,26 @@ def _proof(proof: TreatmentProof) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Returns a value in JSON types: enum members as their value, array scalars as Python's, NaN
-    and infinities as None, tuples as lists, undecodable bytes of file names as replacement
-    characters."""
-    kind = type(value)
-    if value is None or kind is int or (kind is float and math.isfinite(value)):  # most values
-        return value
-    if kind is str:
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    and infinities as None, tuples as lists, undecodable bytes of file names as `?`."""
+    return msgspec.json.decode(_encode(value))
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_scalar)
+    except UnicodeEncodeError:  # the slow way for undecodable bytes, which are rare
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=_scalar), ensure_ascii=False)
+        known = json.loads(text.encode("utf-8", "replace"), parse_constant=lambda _: None)
+        return msgspec.json.encode(known)
+
+
+def _scalar(value: Any) -> Any:
+    """Python's value of an array scalar. Raises AttributeError for anything else."""
+    return value.item()
+
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+def _escape(characters: re.Match[str]) -> str:
+    return json.dumps(characters[0])[1:-1]

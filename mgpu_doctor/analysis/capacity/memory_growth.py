@@ -116,13 +116,15 @@ def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
 
 def _differs(records: Records, name: str, least: float) -> bool:
     """Whether there can be such growth: for most ranks nothing else need be computed."""
-    if len(records) < LEAST_POINTS or name not in (records.dtype.names or ()):
+    if len(records) < LEAST_POINTS:
         return False
     if least > 0 and isinstance(records, Columns) and records.same(name) is not None:
         return False
     values = records[name]
-    most = int(values.max())
-    return most >= least and most - int(values.min(where=values > 0, initial=most)) >= least
+    most, fewest = int(np.maximum.reduce(values)), int(np.minimum.reduce(values))
+    if not fewest:  # some are unknown
+        fewest = int(values.min(where=values > 0, initial=most))
+    return most >= least and most - fewest >= least
 
 
 def _after_the_first(windows: Records) -> Records:

@@ -93,10 +93,11 @@ def compiling_seconds(joined: Joined, ranks: Sequence[Rank]) -> Floats:
 
 def _late(rank: Rank, warm_up: int) -> list[Event]:
     """The compilations in recorded steps."""
-    if not len(rank.steps):
+    compilations = [event for event in rank.events if event.kind == KIND]
+    if not compilations or not len(rank.steps):
         return []
     first, last = max(warm_up, int(rank.steps["step"][0])), int(rank.steps["step"][-1])
-    return [event for event in rank.events if event.kind == KIND and first <= event.step <= last]
+    return [event for event in compilations if first <= event.step <= last]
 
 
 def _wall(rank: Rank, warm_up: int) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.case.device_times import with_device_losses
+from mgpu_doctor.case.device_times import has_losses, with_device_losses
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
@@ -67,10 +67,7 @@ class _Lost:
 
 def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
     steps = with_device_losses(rank)
-    unknown = np.isnan(steps["loss"])
-    if unknown.all():
-        return None
-    known = steps[~unknown]
+    known = steps[~np.isnan(steps["loss"])]
     finite = np.flatnonzero(np.isfinite(known["loss"]))
     first = int(finite[-1]) + 1 if len(finite) else 0
     if first >= len(known):
@@ -89,16 +86,15 @@ def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
     )
 
 
-def _has_losses(rank: Rank) -> bool:
-    return not np.isnan(with_device_losses(rank)["loss"]).all()
-
-
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     ranks = {rank.rank: rank for rank in case.ranks if rank.rank is not None}
-    by_sequence = all((rank.steps["group_seq"] > 0).all() for rank in ranks.values())
+    reporting = {number: rank for number, rank in ranks.items() if has_losses(rank)}
+    by_sequence = bool(reporting) and all(
+        (rank.steps["group_seq"] > 0).all() for rank in ranks.values()
+    )
     losses_by_rank = {
-        number: _lost(rank, by_sequence=by_sequence) for number, rank in ranks.items()
+        number: _lost(rank, by_sequence=by_sequence) for number, rank in reporting.items()
     }
     over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
     least = WHEN_OVER if over else limits["steps"]
@@ -119,7 +115,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=Severity.CRITICAL if failed else Severity.WARNING,
         confidence=0.99 if lost else 0.9,
         title=_title(case, lost, failed),
-        cause=_cause(begin, first, lost, alone=sum(map(_has_losses, ranks.values())) == 1),
+        cause=_cause(begin, first, lost, alone=len(reporting) == 1),
         culprits=accused,
         victims=tuple(sorted(number for number in ranks if number not in guilty)),
         evidence=(
