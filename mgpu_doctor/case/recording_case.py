@@ -50,7 +50,8 @@ from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.live_recordings import read_tasks
-from mgpu_doctor.recording.parallel_boxes import reading
+from mgpu_doctor.recording.parallel_boxes import Read, reading
+from mgpu_doctor.recording.second_process import in_order
 
 MOST_SAMPLES_BYTES = 20 << 20
 """Of all hosts' samples together, which take 2.5 times as much memory: two hours of one host whose
@@ -94,17 +95,21 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         parts = read_parts(roots, hosts)
         end = ending(parts.end or _object(path / layout.END, path), until)
         files = _read_host_files(by_root, hosts, parts.over, with_streams=until is None or end.over)
-        boxes = box_files.readable_boxes(read_all(), unexamined)
-    moment = box_ranks.Moment(
-        here=here(path),
-        exits=_exits(lines, hosts),
-        over=end.over,
-        until=until,
-        over_on=parts.over,
-    )
-    attempts = split_attempts(
-        [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
-    )
+        moment = box_ranks.Moment(
+            here=here(path),
+            exits=_exits(lines, hosts),
+            over=end.over,
+            until=until,
+            over_on=parts.over,
+        )
+        reads: dict[int, Read] = {}
+        ranks: dict[int, Rank] = {}
+        for place, box in read_all():
+            reads[place] = box
+            if isinstance(box, Box) and (rank := box_ranks.rank_of(box, moment)) is not None:
+                ranks[place] = rank
+    boxes = box_files.readable_boxes(in_order(reads), unexamined)
+    attempts = split_attempts(in_order(ranks))
     current = list(attempts.last)
     console, asked = captured_console.console(files.streams, current)
     end = reported_by_launcher(end, asked)

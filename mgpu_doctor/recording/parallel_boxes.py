@@ -34,16 +34,17 @@ Read: TypeAlias = "Box | str"
 @contextlib.contextmanager
 def reading(
     files: Sequence[BoxFile], read: Callable[[BoxFile], Box] = read_box
-) -> Iterator[Callable[[], list[Read]]]:
-    """A function that reads all `files`, in order; a second process begins at once.
+) -> Iterator[Callable[[], Iterator[tuple[int, Read]]]]:
+    """A function that yields what is in each of the `files`, with its place among them, as they are
+    read; a second process begins at once.
 
     `read`: reads a box. Any other than `read_box` is called in this process, and its boxes are not
     packed.
     """
     if read is not read_box:
-        yield lambda: [_read_one_file(file, read) for file in files]
+        yield lambda: ((place, _read_one_file(file, read)) for place, file in enumerate(files))
     elif len(files) < MANY:
-        yield lambda: _packed(files, Packer())
+        yield lambda: enumerate(_packed(files, Packer()))
     else:
         shares = [files[at : at + AT_ONCE] for at in range(0, len(files), AT_ONCE)]
 
@@ -51,8 +52,12 @@ def reading(
             packer = Packer(file)
             return lambda number: _packed(shares[number], packer)
 
-        with sharing(len(shares), begin) as read_all:
-            yield lambda: [box for share in read_all() for box in share]
+        with sharing(len(shares), begin) as read_shares:
+            yield lambda: (
+                (number * AT_ONCE + at, box)
+                for number, share in read_shares()
+                for at, box in enumerate(share)
+            )
 
 
 class KeptBoxes:
@@ -60,7 +65,7 @@ class KeptBoxes:
 
     def __init__(self, files: Sequence[BoxFile]) -> None:
         with reading(files) as read_all:
-            self._boxes = dict(zip(files, read_all(), strict=True))
+            self._boxes = {files[place]: box for place, box in read_all()}
 
     def __call__(self, file: BoxFile) -> Box:
         """The box in a file. Raises BadBox."""

@@ -14,11 +14,11 @@ import pickle
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
-from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
+from itertools import chain, takewhile
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from mgpu_doctor.recording.column_file import ColumnFile
 
@@ -37,13 +37,17 @@ MOST_PIECES = 32_768
 _NUMBER = struct.Struct("=H")
 _REPORT = struct.Struct("=HQQ")
 """Number of a piece; offset and length of its pickled result in the file."""
+MOST_AT_ONCE = 1000
+"""Reports that are read at once."""
 _is_second = False
 
 
 @contextlib.contextmanager
-def sharing(count: int, begin: Begin[Result]) -> Iterator[Callable[[], list[Result]]]:
-    """A function that returns the results of all pieces, in order. A second process begins at once;
-    this one joins it when it calls the function."""
+def sharing(
+    count: int, begin: Begin[Result]
+) -> Iterator[Callable[[], Iterator[tuple[int, Result]]]]:
+    """A function that yields the number and the result of every piece, as they are done. A second
+    process begins at once; this one joins it when it asks for the first result."""
     with contextlib.ExitStack() as opened:
         helper = _begun(count, begin, opened) if may_fork() and count <= MOST_PIECES else None
         yield lambda: _together(count, begin, helper)
@@ -95,7 +99,14 @@ def sharing_works(works: Sequence[Divided[Any]], cells: int) -> Iterator[Results
     at_once = max(1, len(calls) // PIECES)
     pieces = [calls[at : at + at_once] for at in range(0, len(calls), at_once)]
     with sharing(len(pieces), lambda _: lambda number: [call() for call in pieces[number]]) as rest:
-        yield Results(works, lambda: [result for piece in rest() for result in piece])
+        yield Results(
+            works, lambda: [result for piece in in_order(dict(rest())) for result in piece]
+        )
+
+
+def in_order(results: Mapping[int, Result]) -> list[Result]:
+    """Returns numbered results by their numbers."""
+    return [results[number] for number in sorted(results)]
 
 
 def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
@@ -111,14 +122,24 @@ def may_fork() -> bool:
     return not _is_second and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
 
 
-class _Helper(NamedTuple):
-    """What this process shares with the second one."""
+class _Helper:
+    """The second process, seen from this one."""
 
-    queue: int
-    """A pipe with the numbers of the remaining pieces."""
-    answers: int
-    """A pipe with the child's reports."""
-    file: ColumnFile
+    def __init__(self, queue: int, reports: int, file: ColumnFile) -> None:
+        self.queue = queue
+        """A pipe with the numbers of the remaining pieces."""
+        self._reports = reports
+        """A pipe with the child's reports. They are written and read in whole."""
+        self._file = file
+
+    def finished(self, *, all_of_them: bool = False) -> Iterator[tuple[int, Any]]:
+        """Yields number and result of the pieces that the child finished since the last call, or
+        waits until it has ended."""
+        os.set_blocking(self._reports, all_of_them)
+        with contextlib.suppress(BlockingIOError):
+            while raw := os.read(self._reports, _REPORT.size * MOST_AT_ONCE):
+                for number, place, length in _REPORT.iter_unpack(raw):
+                    yield number, _Unpickler(self._file.read(place, length), self._file).load()
 
 
 def _begun(count: int, begin: Begin[Any], opened: contextlib.ExitStack) -> _Helper | None:
@@ -147,16 +168,23 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _together(count: int, begin: Begin[Result], helper: _Helper | None) -> list[Result]:
-    """Returns the results of both processes. Pieces that the child did not finish are done here."""
-    done: dict[int, Result] = {}
-    work = begin(_new_file())
+def _together(
+    count: int, begin: Begin[Result], helper: _Helper | None
+) -> Iterator[tuple[int, Result]]:
+    """Yields the results of both processes. Pieces that the child did not finish are done here."""
+    work, left = begin(_new_file()), set(range(count))
     if helper is not None:
         for number in _taken(helper.queue):
-            done[number] = work(number)
-        with open(helper.answers, "rb", closefd=False) as reports:
-            done.update(_left(helper.file, reports.read()))
-    return [done[number] if number in done else work(number) for number in range(count)]
+            yield number, work(number)
+            left.discard(number)
+            for finished in helper.finished():
+                left.discard(finished[0])
+                yield finished
+        for finished in helper.finished(all_of_them=True):
+            left.discard(finished[0])
+            yield finished
+    for number in sorted(left):
+        yield number, work(number)
 
 
 def _new_file() -> ColumnFile | None:
@@ -204,12 +232,3 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, _: object) -> ColumnFile:
         return self._file
-
-
-def _left(file: ColumnFile, messages: bytes) -> dict[int, Any]:
-    """Returns number -> result of the pieces that the child finished."""
-    whole = messages[: len(messages) // _REPORT.size * _REPORT.size]
-    return {
-        number: _Unpickler(file.read(place, length), file).load()
-        for number, place, length in _REPORT.iter_unpack(whole)
-    }

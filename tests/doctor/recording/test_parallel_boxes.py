@@ -25,6 +25,7 @@ from mgpu_doctor.recording import second_process
 from mgpu_doctor.recording.box import STEP_DTYPE, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.recording.parallel_boxes import Read, reading
+from mgpu_doctor.recording.second_process import in_order
 from tests.support.boxes import finished, overwrite, sound_records
 
 COUNT = 21
@@ -118,7 +119,7 @@ def check(files: list[BoxFile], found: list[Read]) -> None:
 
 def test_what_both_read_is_what_is_there(files: list[BoxFile]) -> None:
     with reading(files) as read_all:
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
     assert children() == []
 
 
@@ -131,7 +132,7 @@ def test_what_the_child_alone_read_is_all_there(
     with reading(files) as read_all:
         ended(children()[0])
         monkeypatch.setattr(many, "_packed", never)
-        found = read_all()
+        found = in_order(dict(read_all()))
     check(files, found)
     arrays = [box.steps["wall_ns"] for box in found if isinstance(box, Box) and len(box.steps)]
     assert arrays
@@ -157,7 +158,7 @@ def test_a_child_that_dies_loses_nothing(
     monkeypatch.setattr(many, "_packed", in_child(change))
     with reading(files) as read_all:
         ended(children()[0])
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
     assert children() == []
     assert capfd.readouterr() == ("", "")
 
@@ -193,7 +194,7 @@ def test_an_interruption_of_both_is_reported_by_one(
         os.read(ready, 1)
         os.kill(children()[0], signal.SIGINT)
         ended(children()[0])
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
     os.close(ready)
     os.close(tell)
     assert capfd.readouterr() == ("", "")
@@ -209,7 +210,7 @@ def test_where_no_process_is_left_all_is_read_here(
     before = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", none)
     with reading(files) as read_all:
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -224,7 +225,7 @@ def test_a_process_with_threads_begins_no_other(
     try:
         with reading(files) as read_all:
             assert children() == []
-            check(files, read_all())
+            check(files, in_order(dict(read_all())))
     finally:
         over.set()
         thread.join()
@@ -239,7 +240,7 @@ def test_another_reader_reads_here_and_as_it_likes(files: list[BoxFile]) -> None
 
     with reading(files, read) as read_all:
         assert children() == []
-        found = read_all()
+        found = in_order(dict(read_all()))
     assert asked == files
     assert not any(isinstance(box, Box) and isinstance(box.steps, Columns) for box in found)
 
@@ -252,7 +253,7 @@ def test_a_full_disk_leaves_them_in_memory(
 
     monkeypatch.setattr(os, "pwritev", full)
     with reading(files) as read_all:
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
 
 
 def test_without_a_folder_for_temporary_files_they_are_read_here(
@@ -263,4 +264,4 @@ def test_without_a_folder_for_temporary_files_they_are_read_here(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", none)
     with reading(files) as read_all:
-        check(files, read_all())
+        check(files, in_order(dict(read_all())))
