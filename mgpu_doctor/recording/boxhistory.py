@@ -83,5 +83,5 @@ def _words(header: bytes) -> tuple[int, int, int]:
 def _believed(raw: bytes, first: int) -> Array:
     """Returns the complete records in `raw`, which should be numbered from `first` on."""
     seq = whole(raw, STEP_DTYPE)["seq"]
-    own = np.flatnonzero(seq == np.uint64(first) + np.arange(len(seq), dtype=np.uint64))
+    own = np.flatnonzero(seq == np.arange(first, first + len(seq), dtype=np.uint64))
     return windows(raw, sound(raw, STEP_DTYPE, own))

@@ -202,8 +202,8 @@ def _are_possible_seconds(values: npt.NDArray[np.floating[Any]]) -> bool:
 def windows(raw: bytes, chosen: npt.NDArray[np.intp]) -> Array:
     """Returns the `chosen` history records in `raw` with their numbers of steps, of which a writer
     may only set the one of 16 bits."""
-    history: Array = whole(raw, HISTORY_DTYPE)[chosen]
+    history: Array = whole(raw, HISTORY_DTYPE).take(chosen)  # indexing takes three times as long
     short = whole(raw, STEP_DTYPE)["micro_batches"][chosen]
-    history["micro_batches"] = np.maximum(history["micro_batches"], short)
-    counted = history["micro_batches"] > 0
-    return history if counted.all() else history[counted]
+    steps = np.maximum(history["micro_batches"], short)
+    history["micro_batches"] = steps
+    return history if np.logical_and.reduce(steps) else history[steps > 0]

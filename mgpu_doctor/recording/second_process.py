@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from mgpu_doctor.recording.column_file import ColumnFile

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import isnan
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
@@ -275,6 +275,7 @@ def _readings(
     if span is None or rank.pid is None:
         return []
     begin, end = span
+    main_thread_trains = rank.metadata.main_thread_trains is not False
     readings = []
     for sample, others, children in zip(samples, outside, offspring, strict=True):
         if not begin <= sample.at <= end:
@@ -282,7 +283,7 @@ def _readings(
         task = sample.tasks.get(rank.pid)
         if task is None:
             continue
-        if rank.metadata.main_thread_trains is False:  # the main thread does not train
+        if not main_thread_trains:
             task = structs.replace(task, ran=None, queued=None)
         own = children.get(rank.pid)
         readings.append(
@@ -304,8 +305,12 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
     last = readings[-1]
     times = [reading.at for reading in readings]
     tasks = [reading.task for reading in readings]
+    in_order = times[0] < times[-1] and times == sorted(times)
 
-    def rate(values: Sequence[float | None]) -> float | None:
+    def rate(values: list[float | None]) -> float | None:
+        known: list[float] = [] if None in values else cast("list[float]", values)
+        if known and in_order and known == sorted(known):  # the usual case, in a third of the time
+            return (known[-1] - known[0]) / (times[-1] - times[0])
         return _rate(zip(times, values, strict=True))
 
     return Surroundings(
