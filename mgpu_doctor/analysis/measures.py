@@ -25,6 +25,7 @@ from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, estimate_
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.job_network import Network, measure_network
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.analysis.missing_measures import (
     IN_NO_TRACE,
     LEAST_RECORDS,
@@ -307,49 +308,57 @@ def _with_steps(seen: Measures) -> Measures:
         )
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
+    compared = tuple(on_one_clock(rank) for rank in ranks)
+    sampled = RankSamples(case)
+    shares = Divided.in_one(partial(phase_shares, compared, INPUT))
+    waits = Divided.in_one(partial(estimate_waits, sampled))
+    covered, typical = coverage(compared), typical_steps(case.ranks)
     cells = sum(len(rank.steps) for rank in case.ranks)
-    waits, typical = Divided.in_one(partial(estimate_waits, case)), typical_steps(case.ranks)
-    covered = coverage([on_one_clock(rank) for rank in ranks])
-    with sharing_works((waits, covered, typical), cells) as alone:
-        seen = replace(seen, servers=serving, surroundings=surroundings(case))
-        seen = _timed(seen, ranks)
-        return replace(
-            seen,
-            possible_waits=alone.of(waits),
-            coverage=None if "coverage" in seen.missing else alone.of(covered),
-            typical_steps=_with_divided_collectives(seen, alone.of(typical)),
+    with sharing_works((waits, shares, covered, typical), cells) as others:
+        seen = replace(
+            _with_times(replace(seen, servers=serving), ranks),
+            surroundings=surroundings(sampled),
+            possible_waits=others.of(waits),
         )
+    if missing := untimed(ranks, LEAST_RECORDS):
+        seen = replace(seen, missing=explain_untimed_devices(missing))
+    else:
+        seen = replace(seen, coverage=others.of(covered), input_shares=others.of(shares))
+        seen = _with_work(seen, ranks, compared, sampled)
+    return replace(seen, typical_steps=_divided(others.of(typical), seen))
 
 
-def _with_divided_collectives(seen: Measures, typical: list[TypicalStep]) -> list[TypicalStep]:
+def _with_times(seen: Measures, ranks: Sequence[Rank]) -> Measures:
+    """The measures with those that do not ask what the time of a step was spent on."""
+    leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
+    ahead = {number: lead for number, lead in leads.items() if number is not None}
+    seconds = step_seconds(ranks)
+    return replace(
+        seen,
+        step_seconds=seconds,
+        run_ahead=ahead,
+        bound_by=find_bounds(seen.case.ranks, ahead, seconds),
+    )
+
+
+def _divided(typical: list[TypicalStep], seen: Measures) -> list[TypicalStep]:
+    """The typical steps with time in collectives divided, if the ranks can be compared."""
     if seen.joined is None or seen.attribution is None or not seen.structure.alike:
         return typical
     return divide_collectives(typical, seen.case.ranks, seen.joined, seen.attribution)
 
 
-def _timed(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
-    """The measures with those from the times of the steps of these ranks."""
-    case = seen.case
-    leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
-    ahead = {number: lead for number, lead in leads.items() if number is not None}
-    seconds = step_seconds(ranks)
-    timed = replace(
-        seen,
-        step_seconds=seconds,
-        run_ahead=ahead,
-        bound_by=find_bounds(case.ranks, ahead, seconds),
-    )
-    if missing := untimed(ranks, LEAST_RECORDS):
-        return replace(timed, missing=explain_untimed_devices(missing))
-    first = ranks[0]  # as recorded
-    ranks = tuple(on_one_clock(rank) for rank in ranks)
-    shares = phase_shares(ranks, INPUT)
-    alone = replace(timed, input_shares=shares)
-    is_single = len(ranks) < 2 and (case.job.world_size or 1) - len(seen.servers) < 2
+def _with_work(
+    seen: Measures, recorded: tuple[Rank, ...], ranks: tuple[Rank, ...], sampled: RankSamples
+) -> Measures:
+    """The measures with those from what ranks did in their steps. `recorded`, `ranks`: as recorded,
+    and on one clock."""
+    is_single = len(ranks) < 2 and (seen.case.job.world_size or 1) - len(seen.servers) < 2
     if not is_single and not seen.structure.independent:
-        return _compared(alone, ranks)
+        return _compared(seen, ranks, sampled)
+    shares, first = seen.input_shares, recorded[0]
     return replace(
-        alone,
+        seen,
         input_saved=min(shares.values()) if shares else None,
         long_steps=long_steps_of(ranks[0] if is_host_stamped(first) else first)
         if is_single
@@ -358,7 +367,7 @@ def _timed(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     )
 
 
-def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
+def _compared(seen: Measures, ranks: tuple[Rank, ...], sampled: RankSamples) -> Measures:
     """The measures with those that need a comparison of several ranks."""
     try:
         joined = join(ranks, least=LEAST_RECORDS)
@@ -386,9 +395,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=list_missing("stragglers", few, gap=Gap.FEW_STEPS))
     counted = not any(rank.metadata.hands_samples_on for rank in ranks)
-    stalls = Divided.in_one(
-        partial(find_newest_stalls, joined, attribution, ranks, seen.surroundings)
-    )
+    stalls = find_newest_stalls(joined, attribution, ranks, sampled)
     with sharing_works((stalls,), attribution.own.size) as meanwhile:
         stragglers = find_stragglers_by_stage(ranks, joined, attribution, seen.structure)
         return replace(
@@ -399,7 +406,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
                     joined,
                     attribution,
                     straggler,
-                    seen.surroundings,
+                    sampled,
                     seen.structure,
                     counted=counted,
                     ahead=seen.run_ahead.get(straggler.rank),

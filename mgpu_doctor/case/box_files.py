@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
@@ -13,9 +13,10 @@ from mgpu_doctor.case import untrusted_json
 from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.box import Box, BoxFile
+from mgpu_doctor.recording.box import BoxFile
 from mgpu_doctor.recording.live_recordings import find_outside
 from mgpu_doctor.recording.parallel_boxes import Read
+from mgpu_doctor.recording.second_process import in_order
 
 MOST_BOXES = 32_768
 MOST_HOSTS, MOST_TASKS = 8192, 1024
@@ -68,38 +69,49 @@ def part_folders(root: Path, host: Path) -> list[tuple[int, Path]]:
     return [(0, host), *((int(task.name), task.path) for task in numbered[:MOST_TASKS])]
 
 
-def readable_boxes(read: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
-    """The boxes that could be read; `unexamined` gets the reasons of the others."""
-    bad = [reason for reason in read if isinstance(reason, str)]
-    whole = [box for box in read if not isinstance(box, str)]
-    remedy = "record the job again, or read the box on the machine and version that wrote it"
-    for reason in bad[:MOST_REPORTED]:  # it names the file, whose name may be hostile
-        unexamined.append(
-            Unexamined("black box", untrusted_json.text(reason, LONGEST) or "?", remedy)
-        )
-    if len(bad) > MOST_REPORTED:
-        more = f"{len(bad) - MOST_REPORTED} more boxes cannot be read"
-        unexamined.append(Unexamined("black box", more, remedy))
-    damaged = [box for box in whole if box.damage]
-    if damaged:
-        reason = f"{len(damaged)} boxes are damaged in places: {damaged[0].damage[0]}"
-        unexamined.append(Unexamined("black box", reason, "nothing: the whole parts were examined"))
-    return whole
+class BoxReports:
+    """Collects what is wrong with boxes, which may be read in any order. It keeps none of them."""
 
+    def __init__(self) -> None:
+        self.readable = 0
+        """Number of boxes that could be read"""
+        self._bad: dict[int, str] = {}
+        self._damaged: dict[int, str] = {}
+        self._stopped: dict[int, str] = {}
+        """Place of a box -> why its probe stopped"""
 
-def stopped_probes(boxes: Iterable[Box]) -> list[Unexamined]:
-    """Reports probes that stopped by themselves, by the reason that they gave."""
-    where = defaultdict(list)
-    for box in boxes:
-        reason = untrusted_json.text(box.last_words.get("off"), 200)
-        if box.state == "off" or reason:
-            where[reason or "no reason given"].append(box.identity.rank)
-    return [
-        Unexamined(
-            "in-process probe",
-            f"it switched itself off on {len(ranks_)} ranks: {reason}",
-            "only what was recorded until then was examined; please report it with this text",
-            Gap.PROCESS_PROBE,
-        )
-        for reason, ranks_ in list(where.items())[:MOST_REPORTED]
-    ]
+    def add(self, place: int, read: Read) -> None:
+        """Adds a box, or why it cannot be read; `place`: among the others."""
+        if isinstance(read, str):
+            self._bad[place] = read
+            return
+        self.readable += 1
+        if read.damage:
+            self._damaged[place] = read.damage[0]
+        reason = untrusted_json.text(read.last_words.get("off"), 200)
+        if read.state == "off" or reason:
+            self._stopped[place] = reason or "no reason given"
+
+    def unreadable(self) -> Iterator[Unexamined]:
+        """Reports boxes that cannot be read, at all or in places."""
+        remedy = "record the job again, or read the box on the machine and version that wrote it"
+        for reason in in_order(self._bad)[:MOST_REPORTED]:  # it names the file: it may be hostile
+            yield Unexamined("black box", untrusted_json.text(reason, LONGEST) or "?", remedy)
+        if len(self._bad) > MOST_REPORTED:
+            more = f"{len(self._bad) - MOST_REPORTED} more boxes cannot be read"
+            yield Unexamined("black box", more, remedy)
+        if self._damaged:
+            first = in_order(self._damaged)[0]
+            reason = f"{len(self._damaged)} boxes are damaged in places: {first}"
+            yield Unexamined("black box", reason, "nothing: the whole parts were examined")
+
+    def stopped(self) -> Iterator[Unexamined]:
+        """Reports probes that stopped by themselves, by the reason that they gave."""
+        where = Counter(in_order(self._stopped))
+        for reason, count in list(where.items())[:MOST_REPORTED]:
+            yield Unexamined(
+                "in-process probe",
+                f"it switched itself off on {count} ranks: {reason}",
+                "only what was recorded until then was examined; please report it with this text",
+                Gap.PROCESS_PROBE,
+            )

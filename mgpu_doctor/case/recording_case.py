@@ -50,7 +50,7 @@ from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.live_recordings import read_tasks
-from mgpu_doctor.recording.parallel_boxes import Read, reading
+from mgpu_doctor.recording.parallel_boxes import reading
 from mgpu_doctor.recording.second_process import in_order
 
 MOST_SAMPLES_BYTES = 20 << 20
@@ -102,13 +102,13 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
             until=until,
             over_on=parts.over,
         )
-        reads: dict[int, Read] = {}
+        boxes = box_files.BoxReports()
         ranks: dict[int, Rank] = {}
         for place, box in read_all():
-            reads[place] = box
+            boxes.add(place, box)
             if isinstance(box, Box) and (rank := box_ranks.rank_of(box, moment)) is not None:
                 ranks[place] = rank
-    boxes = box_files.readable_boxes(in_order(reads), unexamined)
+    unexamined += boxes.unreadable()
     attempts = split_attempts(in_order(ranks))
     current = list(attempts.last)
     console, asked = captured_console.console(files.streams, current)
@@ -137,15 +137,15 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
     unexamined += unread_log(files.device_samples, {gap.gap for gap in unexamined})
-    if not boxes and info.get("kind") == layout.WATCH:
+    if not boxes.readable and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
-    elif not boxes and info.get("probe") is not False:
+    elif not boxes.readable and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
-    elif not boxes and (why := untrusted_json.text(info.get("no_probe"), 500)):
+    elif not boxes.readable and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
     asked_hosts = asked_hosts_of(info)
-    unexamined += (*box_files.stopped_probes(boxes), *parts.gaps, *gaps_of(asked_hosts))
+    unexamined += (*boxes.stopped(), *parts.gaps, *gaps_of(asked_hosts))
     if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
         unexamined.append(_NO_COPY)
     return Case(

@@ -23,7 +23,7 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 from mgpu_doctor.recording.column_file import ColumnFile
 
 Result = TypeVar("Result")
-Whole = TypeVar("Whole")
+Whole_co = TypeVar("Whole_co", covariant=True)
 Begin: TypeAlias = Callable[["ColumnFile | None"], Callable[[int], Result]]
 """Called once in each process; returns what does the piece with a number. It may put columns into
 the file of its process, if there is one."""
@@ -39,7 +39,9 @@ _REPORT = struct.Struct("=HQQ")
 """Number of a piece; offset and length of its pickled result in the file."""
 MOST_AT_ONCE = 1000
 """Reports that are read at once."""
-_is_second = False
+_THIS = 0
+_second: int | None = None
+"""The second process; `_THIS`: this is one. None: there is none."""
 
 
 @contextlib.contextmanager
@@ -54,19 +56,19 @@ def sharing(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Divided(Generic[Whole]):
+class Divided(Generic[Whole_co]):
     """Work in pieces that do not depend on each other. Whoever makes the calls combines what they
     return, in order."""
 
     calls: Sequence[Callable[[], Any]]
-    combine: Callable[[list[Any]], Whole]
+    combine: Callable[[list[Any]], Whole_co]
 
     @classmethod
-    def in_one(cls, call: Callable[[], Whole]) -> Divided[Whole]:
+    def in_one(cls, call: Callable[[], Whole_co]) -> Divided[Whole_co]:
         """Work that is not divided."""
-        return cls([call], lambda results: cast("Whole", results[0]))
+        return cls([call], lambda results: cast("Whole_co", results[0]))
 
-    def result(self) -> Whole:
+    def result(self) -> Whole_co:
         """Returns the result, with all calls made here."""
         return self.combine([call() for call in self.calls])
 
@@ -78,7 +80,7 @@ class Results:
         self._works = works
         self._read = read
 
-    def of(self, work: Divided[Whole]) -> Whole:
+    def of(self, work: Divided[Whole_co]) -> Whole_co:
         """Returns the result of one of the works."""
         first = sum(len(before.calls) for before in takewhile(lambda w: w is not work, self._works))
         return work.combine(self._all[first : first + len(work.calls)])
@@ -117,9 +119,16 @@ def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
 
 
 def may_fork() -> bool:
-    """Returns whether a second core is free and no other thread runs, whose locks a child would
-    inherit. A second process begins no third one."""
-    return not _is_second and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
+    """Returns whether a second core is free, and no other thread runs, whose locks a child would
+    inherit. A third process would take no time off the others, but memory."""
+    return not _works() and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
+
+
+def _works() -> bool:
+    """Whether the second process is still at work."""
+    if not _second:
+        return _second == _THIS
+    return os.waitid(os.P_PID, _second, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 class _Helper:
@@ -144,6 +153,7 @@ class _Helper:
 
 def _begun(count: int, begin: Begin[Any], opened: contextlib.ExitStack) -> _Helper | None:
     """Starts the second process; None if disk space, descriptors or processes ran out."""
+    global _second
     try:
         file = ColumnFile()
         queue, fill = os.pipe()
@@ -153,17 +163,19 @@ def _begun(count: int, begin: Begin[Any], opened: contextlib.ExitStack) -> _Help
         messages, report = os.pipe()
         opened.callback(os.close, messages)
         with open(report, "wb", buffering=0):
-            child = os.fork()
-            if child == 0:
+            earlier, _second = _second, os.fork()
+            if _second == _THIS:
                 _help(begin, queue, file, report)
     except OSError:
         return None
-    opened.callback(_end, child)
+    opened.callback(_end, _second, earlier)
     return _Helper(queue, messages, file)
 
 
-def _end(child: int) -> None:
+def _end(child: int, earlier: int | None) -> None:
     """Ends the second process, if this one was interrupted before it ended by itself."""
+    global _second
+    _second = earlier
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -203,8 +215,6 @@ def _taken(queue: int) -> Iterator[int]:
 
 def _help(begin: Begin[Any], queue: int, file: ColumnFile, report: int) -> NoReturn:
     """The child's work. It prints nothing, even if it fails."""
-    global _is_second
-    _is_second = True
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):
             signal.signal(asked, signal.SIG_DFL)

@@ -12,6 +12,7 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.diagnosis import diagnose
@@ -144,7 +145,9 @@ def single_warning(diagnosis: Diagnosis) -> Finding:
 
 def cores_of_others(case: Case) -> float:
     """Cores that other processes used during the job, on the worst host."""
-    return max((each.outside or 0.0 for each in surroundings(case).values()), default=0.0)
+    return max(
+        (each.outside or 0.0 for each in surroundings(RankSamples(case)).values()), default=0.0
+    )
 
 
 def find_finding(diagnosis: Diagnosis, code: str) -> Finding | None:

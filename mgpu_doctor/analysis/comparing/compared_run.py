@@ -16,6 +16,7 @@ from mgpu_probes.outside.jobs.launchers import name_launcher
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import measure_cpu_demand
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.analysis.missing_measures import LEAST_RECORDS
 from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
 from mgpu_doctor.analysis.steps.warm_up import after_warm_up, all_after_warm_up
@@ -441,7 +442,7 @@ def _total(ranks: Iterable[Records], name: str) -> float | None:
 def _shared(case: Case) -> Iterable[Shared]:
     if any(rank.metadata.clock is not PhaseClock.CPU for rank in case.ranks):
         return  # devices compute
-    for cpu_demand in measure_cpu_demand(case, surroundings(case)):
+    for cpu_demand in measure_cpu_demand(case, surroundings(RankSamples(case))):
         if cpu_demand.full and cpu_demand.cores is not None:
             yield Shared(
                 cpu_demand.host, len(cpu_demand.ranks), cpu_demand.threads, cpu_demand.cores

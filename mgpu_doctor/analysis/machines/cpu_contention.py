@@ -7,20 +7,19 @@ last sample within the rank's steps after warm-up (or since a later moment).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from math import isnan
 from typing import NamedTuple, cast
 
+import msgspec
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
-from msgspec import structs
 
-from mgpu_doctor.analysis.steps.warm_up import after_warm_up, spans_after_warm_up
-from mgpu_doctor.case.host_samples import HostSample, Task
-from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples, Reading, count_outside
+from mgpu_doctor.analysis.steps.warm_up import after_warm_up
+from mgpu_doctor.case.host_samples import Task
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.case.rank_device import device_kind
 
@@ -64,7 +63,6 @@ def idle_share(rank: Rank, phase: int, around: Surroundings) -> IdleShare | None
     return IdleShare(min(most, max(0.0, seconds - (own - in_phase)) / in_phase), most)
 
 
-MOST_GENERATIONS = 8
 LEAST_READINGS = 2
 SAMPLED = 0.8
 """Share of a span of time that samples must cover."""
@@ -79,8 +77,7 @@ POOLING = "tensorflow"
 """The framework whose main thread hands a step to a pool of threads and waits for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Children:
+class Children(msgspec.Struct, frozen=True):
     """Processes that a rank started, such as its loader's workers; each of them, on average."""
 
     count: int
@@ -90,28 +87,7 @@ class Children:
     """Share of samples in uninterruptible sleep (state D): mostly a disk."""
 
 
-class Reading(NamedTuple):
-    """One sample of a rank. Counters are in seconds since its process began."""
-
-    at: float
-    task: Task
-    cpu: float | None
-    group: str | None
-    """The control group above it with the least quota."""
-    quota: float | None
-    throttled: float | None
-    outside: float | None
-    """CPU seconds so far of everything on the host but this job."""
-    children: Mapping[int, tuple[float | None, Task]]
-    """pid -> CPU seconds so far, and the rest."""
-
-
-_CHILDLESS: Mapping[int, tuple[float | None, Task]] = {}
-"""Of most ranks: a dictionary of its own for each would take megabytes in a large job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """A rank's CPU use, in seconds per second of wall time after warm-up. None: not measured."""
 
     running: float | None = None
@@ -146,7 +122,6 @@ class Surroundings:
     """Whether the CPU does its forward and backward passes."""
     pooled: bool = False
     """Whether a pool of threads does them, and the main thread waits for it."""
-    readings: tuple[Reading, ...] = ()
 
     @property
     def without_core(self) -> float | None:
@@ -154,56 +129,46 @@ class Surroundings:
         or for quota."""
         return self.all_queueing if self.pooled else self.queueing
 
-    def queued_between(self, begin: float, end: float) -> float | None:
-        """Seconds between two moments (since the epoch) in which its main thread waited for a core,
-        or a little around them; None: unknown, or sampled in less than four fifths of the time."""
-        if not self.readings:
-            return None
-        earlier = [reading for reading in self.readings if reading.at <= begin]
-        later = [reading for reading in self.readings if reading.at >= end]
-        first = earlier[-1] if earlier else self.readings[0]
-        last = later[0] if later else self.readings[-1]
-        sampled = min(last.at, end) - max(first.at, begin)
-        queued, before = last.task.queued, first.task.queued
-        if sampled < SAMPLED * (end - begin) or queued is None or before is None:
-            return None
-        return queued - before
-
-    def since(self, at: float) -> Surroundings:
-        """The same from a moment on (seconds since the epoch); from the sample before it if fewer
-        than two came later."""
-        later = sum(reading.at >= at for reading in self.readings)
-        first = len(self.readings) - later - (later < LEAST_READINGS)
-        readings = self.readings[max(0, first) :]
-        return _seen(readings, computes_here=self.computes_here, pooled=self.pooled)
-
 
 UNSEEN = Surroundings()
 
 
-def surroundings(case: Case) -> Mapping[int, Surroundings]:
+def surroundings(sampled: RankSamples) -> dict[int, Surroundings]:
     """Rank -> its share of the host; ranks without samples are left out."""
-    by_host: dict[str | None, list[HostSample]] = defaultdict(list)
-    for sample in case.host_samples:
-        if sample.tasks:
-            by_host[sample.host].append(sample)
-    there, spans = _ranks_by_host(case), _spans(case)
-    by_rank = {}
-    for host, samples in by_host.items():
-        ranks = there[host]
-        own = {rank.pid for rank in ranks if rank.pid is not None}
-        outside = _outside(samples)
-        offspring = [_offspring(sample.tasks, own) for sample in samples]
-        for rank in ranks:
-            readings = _readings(rank, spans.get(rank.rank), samples, outside, offspring)
-            if len(readings) >= LEAST_READINGS and rank.rank is not None:
-                on_host = rank.metadata.clock is PhaseClock.CPU
-                pooled = on_host and rank.metadata.framework == POOLING
-                by_rank[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
-    return by_rank
+    known = {number: surroundings_of(sampled, number) for number in sampled.ranks}
+    return {number: around for number, around in known.items() if around is not UNSEEN}
 
 
-def estimate_waits(case: Case) -> Mapping[int, float]:
+def surroundings_of(sampled: RankSamples, number: int, since: float | None = None) -> Surroundings:
+    """Those of one rank; from a moment on (seconds since the epoch) and from the sample before it
+    if fewer than two came later. `UNSEEN`: it has no samples."""
+    readings = sampled.readings(number)
+    if len(readings) < LEAST_READINGS:
+        return UNSEEN
+    if since is not None:
+        later = sum(reading.at >= since for reading in readings)
+        readings = readings[max(0, len(readings) - later - (later < LEAST_READINGS)) :]
+    return _seen(readings, sampled.ranks[number])
+
+
+def queued_between(readings: Sequence[Reading], begin: float, end: float) -> float | None:
+    """Seconds between two moments (since the epoch) in which a rank's main thread waited for a
+    core, or a little around them; None: unknown, or sampled in less than four fifths of the
+    time."""
+    if not readings:
+        return None
+    earlier = [reading for reading in readings if reading.at <= begin]
+    later = [reading for reading in readings if reading.at >= end]
+    first = earlier[-1] if earlier else readings[0]
+    last = later[0] if later else readings[-1]
+    sampled = min(last.at, end) - max(first.at, begin)
+    queued, before = last.task.queued, first.task.queued
+    if sampled < SAMPLED * (end - begin) or queued is None or before is None:
+        return None
+    return queued - before
+
+
+def estimate_waits(sampled: RankSamples) -> dict[int, float]:
     """Rank -> share of the time, 0..1, in which it may have waited for a core that other processes
     than this job used while no other core of its host was free, while it trained; ranks for which
     that is unknown are left out. Less than all cores are left to others by a job that competes for
@@ -211,16 +176,12 @@ def estimate_waits(case: Case) -> Mapping[int, float]:
 
     Two samples of the host are enough, also of a run that is too short for `surroundings`; with one
     alone, its load average counts."""
-    by_host: dict[str | None, list[HostSample]] = defaultdict(list)
-    for sample in case.host_samples:
-        by_host[sample.host].append(sample)
-    there, spans = _ranks_by_host(case), _spans(case)
     possible = {}
-    for host, samples in by_host.items():
-        outside, times = _outside(samples), [sample.at for sample in samples]
+    for host, samples in sampled.by_host.items():
+        outside, times = count_outside(samples), [sample.at for sample in samples]
         cores, load = samples[0].cores or 0, samples[0].load1
-        for rank in there[host]:
-            span = spans.get(rank.rank)
+        for rank in sampled.ranks_of.get(host, ()):
+            span = None if rank.rank is None else sampled.spans.get(rank.rank)
             if rank.rank is None or span is None or not cores:
                 continue
             rows = _find_rows(times, *span)
@@ -250,58 +211,11 @@ def _share_without_free_core(used: float, cores: int) -> float:
     return 1.0 if used >= CROWDED else used**cores
 
 
-def _ranks_by_host(case: Case) -> Mapping[str | None, Sequence[Rank]]:
-    """Host -> its ranks that have a number; empty for any other host."""
-    there: dict[str | None, list[Rank]] = defaultdict(list)
-    for rank in case.ranks:
-        if rank.rank is not None:
-            there[rank.host].append(rank)
-    return there
-
-
-def _spans(case: Case) -> Mapping[int | None, tuple[float, float] | None]:
-    """Rank -> begin and end of its steps after warm-up; None: it has none."""
-    spans = spans_after_warm_up(case.ranks)
-    return {rank.rank: span for rank, span in zip(case.ranks, spans, strict=True)}
-
-
-def _readings(
-    rank: Rank,
-    span: tuple[float, float] | None,
-    samples: Sequence[HostSample],
-    outside: Sequence[float | None],
-    offspring: Sequence[Mapping[int, Sequence[int]]],
-) -> list[Reading]:
-    if span is None or rank.pid is None:
-        return []
-    begin, end = span
-    main_thread_trains = rank.metadata.main_thread_trains is not False
-    readings = []
-    for sample, others, children in zip(samples, outside, offspring, strict=True):
-        if not begin <= sample.at <= end:
-            continue
-        task = sample.tasks.get(rank.pid)
-        if task is None:
-            continue
-        if not main_thread_trains:
-            task = structs.replace(task, ran=None, queued=None)
-        own = children.get(rank.pid)
-        readings.append(
-            Reading(
-                sample.at,
-                task,
-                _cpu(sample, rank.pid),
-                *_limit(task, sample),
-                others,
-                {pid: (_cpu(sample, pid), sample.tasks[pid]) for pid in own} if own else _CHILDLESS,
-            )
-        )
-    return readings
-
-
-def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> Surroundings:
+def _seen(readings: Sequence[Reading], rank: Rank) -> Surroundings:
+    computes_here = rank.metadata.clock is PhaseClock.CPU
+    pooled = computes_here and rank.metadata.framework == POOLING
     if len(readings) < LEAST_READINGS:
-        return replace(UNSEEN, computes_here=computes_here, pooled=pooled)
+        return Surroundings(computes_here=computes_here, pooled=pooled)
     last = readings[-1]
     times = [reading.at for reading in readings]
     tasks = [reading.task for reading in readings]
@@ -330,7 +244,6 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
         children=_children(readings),
         computes_here=computes_here,
         pooled=pooled,
-        readings=tuple(readings),
     )
 
 
@@ -399,71 +312,3 @@ def _rate(counter: Iterable[tuple[float, float | None]]) -> float | None:
 
 def _share_on_disk(tasks: Sequence[Task]) -> float:
     return sum(task.state == "D" for task in tasks) / len(tasks)
-
-
-class _Limit(NamedTuple):
-    """What a process's control groups allow it."""
-
-    group: str | None = None
-    """The group with the least quota."""
-    quota: float | None = None
-    throttled: float | None = None
-    """Throttled seconds of the most throttled of nested groups."""
-
-
-_UNKNOWN, _NONE = _Limit(), _Limit(throttled=0.0)
-
-
-def _limit(task: Task, sample: HostSample) -> _Limit:
-    if not task.limits:  # the usual case
-        return _UNKNOWN if task.limits is None else _NONE
-    groups = {name: sample.groups[name] for name in task.limits if name in sample.groups}
-    quotas = {name: group.quota for name, group in groups.items() if group.quota}
-    least = min(quotas, key=lambda name: quotas[name], default=None)
-    throttled = [group.throttled for group in groups.values() if group.throttled is not None]
-    quota = None if least is None else quotas[least]
-    return _Limit(least, quota, max(throttled, default=None))
-
-
-def _cpu(sample: HostSample, pid: int) -> float | None:
-    known = sample.processes.get(pid)
-    return None if known is None else known[0]
-
-
-def _outside(samples: Sequence[HostSample]) -> list[float | None]:
-    """CPU seconds of everything but the job since the first sample, at each sample."""
-    total: float | None = 0.0
-    values: list[float | None] = [total] if samples else []
-    for before, now in pairwise(samples):
-        if total is None or before.busy is None or now.busy is None:
-            total = None
-        else:
-            own = sum(_used_since(before, now, pid) for pid in now.processes)
-            total += max(0.0, now.busy - before.busy - own)
-        values.append(total)
-    return values
-
-
-def _used_since(before: HostSample, now: HostSample, pid: int) -> float:
-    """CPU seconds that a process of the job used between two samples; all of its own if it was
-    started meanwhile, as the workers of a loader are in each epoch."""
-    used, earlier = now.processes[pid][0], before.processes.get(pid)
-    if earlier is not None:
-        return max(0.0, used - earlier[0])
-    task = now.tasks.get(pid)
-    is_new = task is not None and task.age is not None and task.age <= now.at - before.at
-    return used if is_new else 0.0
-
-
-def _offspring(tasks: Mapping[int, Task], ranks: set[int]) -> dict[int, list[int]]:
-    """Rank's pid -> pids of its descendants that are not ranks."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid in tasks.keys() - ranks:
-        above: int | None = pid
-        for _ in range(MOST_GENERATIONS):
-            task = tasks.get(above) if above is not None else None
-            above = task.parent if task is not None else None
-            if above in ranks:
-                children[above].append(pid)
-                break
-    return children

@@ -8,22 +8,24 @@ its thread was idle and no machine that interrupted it kept it waiting for a cor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import CHECKPOINT, COMMUNICATION, EVALUATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
-from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
-from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
-from mgpu_doctor.analysis.stalls.recompilation import without_compiling
+from mgpu_doctor.analysis.machines.cpu_contention import queued_between
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
+from mgpu_doctor.analysis.stalls.periodic_stalls import Pauses, Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.medians import column_blocks
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.warm_up import FIRST_STEPS
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.recording.second_process import Divided
 
 LEAST_SECONDS = 1.0
 LEAST_STEPS = 20.0
@@ -48,30 +50,35 @@ def find_newest_stalls(
     joined: Joined,
     attribution: Attribution,
     ranks: Sequence[Rank],
-    surroundings: Mapping[int, Surroundings],
-) -> tuple[Stalls, ...] | None:
+    sampled: RankSamples,
+) -> Divided[tuple[Stalls, ...] | None]:
     """Recurring stalls of the newest steps, and few ones in other steps. None: only some of the
-    steps were timed."""
+    steps were timed. What the ranks themselves tell is read before the work begins: a second
+    process that touched thousands of them would need a copy of each."""
     if joined.is_sampled:
-        return None
+        return Divided([], lambda _: None)
     count = len(joined.steps)
     first = max(0, count - MOST_CELLS // len(joined.ranks))
     if first:
         joined, attribution = joined.between(first, count), attribution.between(first, count)
-    recurring = find_stalls(joined, attribution, ranks)
-    few = find_few_stalls(joined, attribution, ranks, surroundings)
+    pauses = Pauses.of(joined, ranks)
+    return Divided.in_one(partial(_find_stalls, joined, attribution, pauses, sampled))
+
+
+def _find_stalls(
+    joined: Joined, attribution: Attribution, pauses: Pauses, sampled: RankSamples
+) -> tuple[Stalls, ...] | None:
+    recurring = find_stalls(joined, attribution, pauses)
+    few = find_few_stalls(joined, attribution, pauses, sampled)
     known = {step for stalls in recurring for step in stalls.steps}
     return recurring if few is None or known & {*few.steps} else (few, *recurring)
 
 
 def find_few_stalls(
-    joined: Joined,
-    attribution: Attribution,
-    ranks: Sequence[Rank],
-    surroundings: Mapping[int, Surroundings],
+    joined: Joined, attribution: Attribution, pauses: Pauses, sampled: RankSamples
 ) -> Stalls | None:
     """The long stalls of one rank for which all others waited; None if none."""
-    without = without_compiling(attribution.own, joined, ranks)
+    without = pauses.without_compiling(attribution.own)
     known = ~np.isnan(without).any(axis=1)
     if not known.any():
         return None
@@ -114,9 +121,9 @@ def find_few_stalls(
         extra += phases[first:end].sum(axis=0) - (end - first) * np.median(phases, axis=0)
     extra[[WAIT, COMMUNICATION]] = 0
     begins = joined.end[rows, column] - joined.wall[rows, column]
-    around = surroundings.get(joined.ranks[column], UNSEEN)
+    readings = sampled.readings(joined.ranks[column])
     queued = [
-        around.queued_between(begins[first], joined.end[rows[end - 1], column])
+        queued_between(readings, begins[first], joined.end[rows[end - 1], column])
         for _, first, end in stalls
     ]
     if (

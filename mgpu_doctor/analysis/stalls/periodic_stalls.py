@@ -7,15 +7,15 @@ stall that nothing explains needs more: see `unexplained_stalls`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
-from mgpu_doctor.analysis.stalls.rare_stalls import find_rare_stalls
-from mgpu_doctor.analysis.stalls.recompilation import without_compiling
+from mgpu_doctor.analysis.stalls.rare_stalls import RareStalls, find_rare_stalls
+from mgpu_doctor.analysis.stalls.recompilation import compiling_seconds
 from mgpu_doctor.analysis.stalls.unexplained_stalls import (
     CULPRIT,
     OUTLIER,
@@ -100,13 +100,35 @@ class _Work:
         return int(steps[0]) if late else None
 
 
-def find_stalls(
-    joined: Joined, attribution: Attribution, ranks: Sequence[Rank]
-) -> tuple[Stalls, ...]:
+@dataclass(frozen=True, eq=False)
+class Pauses:
+    """What the events and histories of ranks tell about pauses."""
+
+    compiling: Floats
+    """(T, R) seconds in which a rank compiled"""
+    rare: Mapping[str, RareStalls]
+    """Phase -> stalls in the whole run"""
+
+    @classmethod
+    def of(cls, joined: Joined, ranks: Sequence[Rank]) -> Pauses:
+        """Those of the joined ranks."""
+        return cls(compiling_seconds(joined, ranks), _rare_stalls_of(ranks, PHASES_SEEN))
+
+    def without_compiling(self, own: Floats) -> Floats:
+        """(T, R) own work without the seconds in which a rank compiled."""
+        return np.maximum(own - self.compiling, 0) if self.compiling.any() else own
+
+
+def _rare_stalls_of(ranks: Sequence[Rank], phases: Iterable[str]) -> dict[str, RareStalls]:
+    found = {name: find_rare_stalls(ranks, PHASES_SEEN[name], name) for name in phases}
+    return {name: stalls for name, stalls in found.items() if stalls is not None}
+
+
+def find_stalls(joined: Joined, attribution: Attribution, pauses: Pauses) -> tuple[Stalls, ...]:
     """Recurring stalls, the most expensive first; empty: none."""
     work = _work(joined, attribution)
     seen = _seconds_seen(work)
-    rest = without_compiling(work.own, joined, ranks)
+    rest = pauses.without_compiling(work.own)
     found_stalls = []
     for name, seconds in seen.items():
         found_stalls.append(
@@ -117,8 +139,8 @@ def find_stalls(
         rest = np.maximum(rest - seconds, 0)
     recurring_phases = {stalls.phase for stalls in found_stalls if stalls is not None}
     found_stalls += [
-        _rare_stalls(work, ranks, name, phase)
-        for name, phase in PHASES_SEEN.items()
+        _rare_stalls(work, name, stalls)
+        for name, stalls in pauses.rare.items()
         if name not in recurring_phases
     ]
     explained = [stalls for stalls in found_stalls if stalls is not None]
@@ -144,19 +166,19 @@ def find_stalls_alone(rank: Rank) -> tuple[Stalls, ...] | None:
     seen.pop("evaluation", None)
     found_stalls = [_attributed(work, name, seconds) for name, seconds in seen.items()]
     if all(stalls is None or stalls.phase != "checkpoint" for stalls in found_stalls):
-        found_stalls.append(_rare_stalls(work, (rank,), "checkpoint", CHECKPOINT))
+        rare = _rare_stalls_of((rank,), ("checkpoint",))
+        found_stalls += [_rare_stalls(work, name, stalls) for name, stalls in rare.items()]
     return _worth_reporting(stalls for stalls in found_stalls if stalls is not None)
 
 
 def _seconds_seen(work: _Work) -> dict[str, Floats]:
     """Name -> (T, R) seconds of what the probe timed itself, where there was any."""
-    joined = work.joined
-    named = {name: joined.phases[:, :, phase] for name, phase in PHASES_SEEN.items()}
-    seen = {
-        name: np.nan_to_num(seconds)
-        for name, seconds in {**named, "gc": joined.collecting}.items()
-        if (seconds > 0).any()
-    }
+    joined, seen = work.joined, {}
+    for name in (*PHASES_SEEN, "gc"):  # one at a time: those of a large job take 10 MB
+        phase = PHASES_SEEN.get(name)
+        seconds = joined.collecting if phase is None else joined.phases[:, :, phase]
+        if (seconds > 0).any():
+            seen[name] = np.nan_to_num(seconds)
     if "gc" in seen and joined.is_device_timed:  # the host may collect while the device works on
         usual = np.nanmedian(work.own, axis=0)
         seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
@@ -235,10 +257,9 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
     )
 
 
-def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
+def _rare_stalls(work: _Work, name: str, rare_stalls: RareStalls) -> Stalls | None:
     """Stalls that are too rare in the step records, by the sums over the whole run."""
-    rare_stalls = find_rare_stalls(ranks, phase, name, len(work.known))
-    if rare_stalls is None:
+    if not rare_stalls.is_beyond(len(work.known)):
         return None
     totals = rare_stalls.totals
     if name == "evaluation":

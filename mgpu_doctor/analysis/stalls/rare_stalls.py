@@ -41,21 +41,19 @@ class RareStalls:
     """Steps of the stalls whose events are still on record."""
     period: Period | None
 
+    def is_beyond(self, compared: int) -> bool:
+        """Whether the run has many more steps than those compared."""
+        return self.steps >= LONGER * compared
 
-def find_rare_stalls(
-    ranks: Sequence[Rank], phase: int, event: str, compared: int
-) -> RareStalls | None:
-    """What ranks did in a phase in the whole run; None where the `compared` steps are most of it,
-    or where it does not recur."""
+
+def find_rare_stalls(ranks: Sequence[Rank], phase: int, event: str) -> RareStalls | None:
+    """What ranks did in a phase in the whole run; None where it does not recur."""
     known = [rank for rank in ranks if rank.rank is not None and len(rank.history)]
     if len(known) < len(ranks) or not known:
         return None
     if not any((rank.history["phases"][:, phase] > 0).any() for rank in known):
         return None  # as mostly
     windows = [rank.history[(rank.history["flags"] & WARM_UP) == 0] for rank in known]
-    steps = min(int(window["micro_batches"].sum()) for window in windows)
-    if steps < LONGER * compared:
-        return None
     seconds = [np.nan_to_num(window["phases"][:, phase].astype(float)) for window in windows]
     if min(len(second) for second in seconds) < RECURS:
         return None
@@ -71,7 +69,7 @@ def find_rare_stalls(
         ranks=tuple(rank.rank for rank in known if rank.rank is not None),
         totals=totals,
         wall=float(np.mean([window["wall_ns"].sum() for window in windows])) * 1e-9,
-        steps=steps,
+        steps=min(int(window["micro_batches"].sum()) for window in windows),
         count=max(len(events), int((seconds[most] > 0).sum())),
         seconds=float(np.median(lengths)),
         steps_seen=tuple(seen.tolist()),

@@ -69,12 +69,6 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
     )
 
 
-def without_compiling(own: Floats, joined: Joined, ranks: Sequence[Rank]) -> Floats:
-    """(T, R) own work without the seconds in which a rank compiled."""
-    compiling = compiling_seconds(joined, ranks)
-    return np.maximum(own - compiling, 0) if compiling.any() else own
-
-
 def compiling_seconds(joined: Joined, ranks: Sequence[Rank]) -> Floats:
     """(T, R) seconds in which a rank compiled, of the compilations that are on record."""
     seconds = np.zeros(joined.wall.shape, joined.wall.dtype)  # takes no memory before it is written

@@ -7,14 +7,15 @@ disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, TRANSFER
 
-from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings, idle
+from mgpu_doctor.analysis.machines.cpu_contention import idle, surroundings_of
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.analysis.statistics.medians import median_of_known
 from mgpu_doctor.analysis.steps.host_bound import judge_bound
 from mgpu_doctor.analysis.steps.step_alignment import Joined
@@ -72,7 +73,7 @@ def explain(
     joined: Joined,
     attribution: Attribution,
     straggler: Straggler,
-    around: Mapping[int, Surroundings],
+    sampled: RankSamples,
     structure: Structure | None = None,
     *,
     counted: bool = True,
@@ -81,7 +82,7 @@ def explain(
     """All possible causes, the one that explains most first, those not measured last. Peers are the
     ranks that do the same work. `counted`: a rank computes on the samples that it fetched. `ahead`:
     how far the straggler's host is ahead of its device."""
-    view = _View(joined, attribution, straggler, around, structure or Structure())
+    view = _View(joined, attribution, straggler, sampled, structure or Structure())
     by_cause = {
         "data": view.data() if counted else None,
         "gc": view.beyond(view.collecting),
@@ -114,7 +115,7 @@ class _View:
         joined: Joined,
         attribution: Attribution,
         straggler: Straggler,
-        around: Mapping[int, Surroundings],
+        sampled: RankSamples,
         structure: Structure,
     ) -> None:
         self.joined, self.attribution = joined, attribution
@@ -126,9 +127,12 @@ class _View:
         self.step = float(np.median(joined.wall[self.start :, self.column]))
         begins = self._field("end_ns", self.column)[0] * 1e-9 + joined.offsets[self.column]
         wanted = (self.column, *self.peers)
-        known = {column: around.get(joined.ranks[column], UNSEEN) for column in wanted}
-        late = {column: surroundings.since(float(begins)) for column, surroundings in known.items()}
-        self.around = known if since is None else late
+        self.around = {
+            column: surroundings_of(
+                sampled, joined.ranks[column], None if since is None else float(begins)
+            )
+            for column in wanted
+        }
 
     def beyond(self, measure: Callable[[int], float | None], factor: float = 1.0) -> float | None:
         """`measure` of the straggler minus `factor` times the median of its peers."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from mgpu_doctor.analysis.machines.cpu_contention import estimate_waits, surroundings
+from mgpu_doctor.analysis.machines import cpu_contention
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings_of
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, ProcessLoad, on_host, sampled, with_worker_threads
@@ -15,6 +17,14 @@ from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 JOB = Synthetic(ranks=2)
+
+
+def surroundings(case: Case) -> dict[int, Surroundings]:
+    return cpu_contention.surroundings(RankSamples(case))
+
+
+def estimate_waits(case: Case) -> dict[int, float]:
+    return cpu_contention.estimate_waits(RankSamples(case))
 
 
 def case_of(*doing: ProcessLoad, **facts: float) -> Case:
@@ -66,7 +76,8 @@ def test_of_a_pool_all_threads_count_as_the_main_one_only_waits() -> None:
     alone, together = surroundings(case)[0], surroundings(with_worker_threads(case))[0]
     assert not alone.pooled
     assert alone.without_core == pytest.approx(0.1)
-    for one in (together, together.since(case.host_samples[0].at)):
+    start = case.host_samples[0].at
+    for one in (together, surroundings_of(RankSamples(with_worker_threads(case)), 0, start)):
         assert one.pooled
         assert one.without_core == pytest.approx(0.9)
 
@@ -84,14 +95,14 @@ def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:
 
 def test_a_later_moment_sees_the_later_rate() -> None:
     case = case_of(ProcessLoad(), ProcessLoad(queued=0.8), since=2.0)
-    whole = surroundings(case)[1]
-    late = whole.since(case.host_samples[0].at + 2.0)
+    whole, samples = surroundings(case)[1], RankSamples(case)
+    late = surroundings_of(samples, 1, case.host_samples[0].at + 2.0)
     assert late.queueing == pytest.approx(0.8)
     assert whole.queueing is not None
     assert whole.queueing < 0.5
-    newest = whole.since(case.host_samples[-1].at - EVERY / 2)
+    newest = surroundings_of(samples, 1, case.host_samples[-1].at - EVERY / 2)
     assert newest.queueing == pytest.approx(0.8)
-    assert whole.since(case.host_samples[-1].at + 9).queueing is None
+    assert surroundings_of(samples, 1, case.host_samples[-1].at + 9).queueing is None
 
 
 def test_samples_before_and_after_the_steps_do_not_count() -> None:

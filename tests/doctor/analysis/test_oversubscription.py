@@ -9,6 +9,7 @@ import pytest
 
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
+from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import UNKNOWN
 from tests.support.hosts import ProcessLoad, on_host, sampled
@@ -21,7 +22,7 @@ def job(ranks: int = 4, **birth: Any) -> Case:
 
 
 def crowd(case: Case) -> CpuDemand:
-    (found,) = measure_cpu_demand(case, surroundings(case))
+    (found,) = measure_cpu_demand(case, surroundings(RankSamples(case)))
     return found
 
 
