@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from mgpu_probes.inprocess import layout
 from mgpu_probes.outside.untrusted_files import open_below
@@ -79,9 +80,9 @@ class BoxEvent:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Everything one black box held at one moment. Times are monotonic nanoseconds of the host."""
+class Box(msgspec.Struct, frozen=True):
+    """Everything one black box held at one moment. Times are monotonic nanoseconds of the host. (A
+    Struct is made, changed and sent in a fifth of a data class's time.)"""
 
     path: str
     identity: Identity

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 from mgpu_probes.inprocess import layout
 
 MOST_RECORDS = 1 << 16
@@ -57,8 +58,7 @@ class Geometry:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The process that wrote the box. None: unknown."""
 
     version: tuple[int, int]

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import structs
 
 from mgpu_doctor.recording.box import HISTORY_DTYPE, BadBox, Box, BoxFile, read_box
 from mgpu_doctor.recording.boxheader import Room
@@ -105,4 +106,6 @@ def _with_columns(reads: Sequence[Read], packer: Packer) -> list[Read]:
     whole = [box for box in reads if not isinstance(box, str)]
     check_plausible(join_records([box.history for box in whole], HISTORY_DTYPE))
     columns = iter(packer.pack_all([box.steps for box in whole], checked=True))
-    return [box if isinstance(box, str) else replace(box, steps=next(columns)) for box in reads]
+    return [
+        box if isinstance(box, str) else structs.replace(box, steps=next(columns)) for box in reads
+    ]

@@ -85,7 +85,7 @@ def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> 
     for rank in case.ranks:
         source = "resident at the ends of steps"
         grown = _of_records(rank, "resident_bytes", least)
-        if step_seconds and not rank.steps["resident_bytes"].any():
+        if step_seconds and not _is_known(rank.steps, "resident_bytes"):
             at, taken = _sampled(samples(rank.host), rank)
             grown, source = _grown(at / step_seconds, taken, least), "host samples"
         if grown is not None:
@@ -125,6 +125,13 @@ def _differs(records: Records, name: str, least: float) -> bool:
     if not fewest:  # some are unknown
         fewest = int(values.min(where=values > 0, initial=most))
     return most >= least and most - fewest >= least
+
+
+def _is_known(records: Records, name: str) -> bool:
+    """Whether any record has such a value."""
+    if isinstance(records, Columns) and (same := records.same(name)) is not None:
+        return any(same)
+    return bool(records[name].any())
 
 
 def _after_the_first(windows: Records) -> Records:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
+from msgspec.structs import replace
 
 from mgpu_doctor.recording import ring
 from mgpu_doctor.recording.box import (

@@ -93,7 +93,7 @@ def in_child(change: Callable[[], None]) -> Callable[[Sequence[BoxFile], Packer]
 def content(box: Box) -> list[object]:
     """Bit by bit, as numbers that are none differ from themselves."""
     apart = ("steps", "history", "device_times")
-    plain = [getattr(box, name) for name in Box.__slots__ if name not in apart]
+    plain = [getattr(box, name) for name in Box.__struct_fields__ if name not in apart]
     times = [] if box.device_times is None else box.device_times.tolist()
     arrays = [records[name] for records in (box.steps, box.history) for name in FIELDS]
     return [
