@@ -308,11 +308,12 @@ def _with_steps(seen: Measures) -> Measures:
         )
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
-    compared = tuple(on_one_clock(rank) for rank in ranks)
+    on_clock = [on_one_clock(rank) for rank in case.ranks]
+    compared = without(on_clock, serving)
     sampled = RankSamples(case)
     shares = Divided.in_one(partial(phase_shares, compared, INPUT))
     waits = Divided.in_one(partial(estimate_waits, sampled))
-    covered, typical = coverage(compared), typical_steps(case.ranks)
+    covered, typical = coverage(compared), typical_steps(case.ranks, on_clock)
     cells = sum(len(rank.steps) for rank in case.ranks)
     with sharing_works((waits, shares, covered, typical), cells) as others:
         seen = replace(

@@ -57,7 +57,8 @@ class BoundBy(str, Enum):
 
 def clock_of(rank: Rank) -> PhaseClock:
     """The clock of the phases by which the rank is compared and shown."""
-    return PhaseClock.DEVICE if len(device_times(rank)[0]) else record_clock(rank)
+    clock = record_clock(rank)
+    return PhaseClock.DEVICE if clock is PhaseClock.HOST and len(device_times(rank)[0]) else clock
 
 
 def on_one_clock(rank: Rank) -> Rank:

@@ -31,6 +31,10 @@ HINT = 1 / 3
 has two thirds; with less, the pairs need not be computed."""
 
 
+AT_ONCE = 64
+"""Ranks whose records are looked at together."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
     """A rank whose memory grows, in bytes per step."""
@@ -59,8 +63,7 @@ class MemoryGrowth:
 def find_growing_devices(case: Case, least: float) -> list[MemoryGrowth]:
     """Ranks whose allocated device memory has grown by `least` bytes for sure."""
     growths = []
-    for rank in case.ranks:
-        grown = _of_records(rank, "device_bytes", least)
+    for rank, grown in zip(case.ranks, _in_records(case.ranks, "device_bytes", least), strict=True):
         if grown is not None:
             growths.append(MemoryGrowth(rank, grown, "allocated at the ends of steps"))
     if not growths:
@@ -81,11 +84,10 @@ def find_growing_devices(case: Case, least: float) -> list[MemoryGrowth]:
 def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> list[MemoryGrowth]:
     """Ranks whose process has grown by `least` bytes for sure."""
     growths = []
-    samples = _by_host(case)
-    for rank in case.ranks:
-        source = "resident at the ends of steps"
-        grown = _of_records(rank, "resident_bytes", least)
-        if step_seconds and not _is_known(rank.steps, "resident_bytes"):
+    samples, name = _by_host(case), "resident_bytes"
+    for rank, recorded in zip(case.ranks, _in_records(case.ranks, name, least), strict=True):
+        grown, source = recorded, "resident at the ends of steps"
+        if step_seconds and not _is_known(rank.steps, name):
             at, taken = _sampled(samples(rank.host), rank)
             grown, source = _grown(at / step_seconds, taken, least), "host samples"
         if grown is not None:
@@ -104,27 +106,41 @@ def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> 
     return [_within_limits(case, growth) for growth in shared]
 
 
-def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
-    """Growth in its step records, else in the history of the whole run."""
-    for records, late in ((rank.steps, after_warm_up), (rank.history, _after_the_first)):
-        if _differs(records, name, least):
-            grown = _grown(*_column(late(records), name), least)
-            if grown is not None:
-                return grown
-    return None
+def _in_records(ranks: Sequence[Rank], name: str, least: float) -> list[Growth | None]:
+    """For each rank, the growth in its step records, else in the history of the whole run."""
+    found: list[Growth | None] = [None] * len(ranks)
+    for all_records, late in (
+        ([rank.steps for rank in ranks], after_warm_up),
+        ([rank.history for rank in ranks], _after_the_first),
+    ):
+        for place in _find_differing(all_records, name, least):
+            if found[place] is None:
+                found[place] = _grown(*_column(late(all_records[place]), name), least)
+    return found
 
 
-def _differs(records: Records, name: str, least: float) -> bool:
-    """Whether there can be such growth: for most ranks nothing else need be computed."""
-    if len(records) < LEAST_POINTS:
-        return False
-    if least > 0 and isinstance(records, Columns) and records.same(name) is not None:
-        return False
-    values = records[name]
-    most, fewest = int(np.maximum.reduce(values)), int(np.minimum.reduce(values))
-    if not fewest:  # some are unknown
-        fewest = int(values.min(where=values > 0, initial=most))
-    return most >= least and most - fewest >= least
+def _find_differing(all_records: Sequence[Records], name: str, least: float) -> list[int]:
+    """The places of ranks with which there can be such growth: mostly none."""
+    places = [
+        place
+        for place, records in enumerate(all_records)
+        if len(records) >= LEAST_POINTS
+        and not (least > 0 and isinstance(records, Columns) and records.same(name) is not None)
+    ]
+    differing = []
+    for start in range(0, len(places), AT_ONCE):
+        some = places[start : start + AT_ONCE]
+        columns = [all_records[place][name] for place in some]
+        values, first = np.concatenate(columns), np.cumsum([0, *map(len, columns[:-1])])
+        most = np.maximum.reduceat(values, first).tolist()
+        known = np.where(values > 0, values, np.iinfo(values.dtype).max)
+        fewest = np.minimum.reduceat(known, first).tolist()
+        differing += [
+            place
+            for place, high, low in zip(some, most, fewest, strict=True)
+            if high >= least and high - low >= least
+        ]
+    return differing
 
 
 def _is_known(records: Records, name: str) -> bool:

@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.warm_up import each_after_warm_up
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
-from mgpu_doctor.case.device_times import on_one_clock, timed
+from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.record_chunks import Chunk, chunks
 from mgpu_doctor.recording.second_process import Divided
@@ -35,11 +35,12 @@ class TypicalStep(NamedTuple):
 UNKNOWN = TypicalStep(dict.fromkeys(PHASES), None)
 
 
-def typical_steps(ranks: Sequence[Rank]) -> Divided[list[TypicalStep]]:
-    """The typical step of each rank."""
-    steps = [rank.steps for rank in ranks]
+def typical_steps(recorded: Sequence[Rank], ranks: Sequence[Rank]) -> Divided[list[TypicalStep]]:
+    """The typical step of each rank. `recorded`, `ranks`: the same, as recorded and on one
+    clock."""
+    steps = [rank.steps for rank in recorded]
     late = each_after_warm_up(steps)
-    phased = each_after_warm_up([on_one_clock(rank).steps for rank in ranks])
+    phased = each_after_warm_up([rank.steps for rank in ranks])
     of_phases = list(chunks([timed(records) for records in phased]))
     of_steps = list(
         chunks([own if len(own) else every for own, every in zip(late, steps, strict=True)])

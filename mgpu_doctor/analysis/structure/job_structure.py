@@ -19,6 +19,7 @@ from mgpu_probes.inprocess.layout import NO_OPTIMIZER
 from mgpu_doctor.case.attempts import are_independent
 from mgpu_doctor.case.device_times import timed
 from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.recording.record_chunks import chunks
 
 Neighbours = Mapping[int, frozenset[int]]
 
@@ -195,7 +196,11 @@ def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     one is watched."""
     if any(rank.metadata.pipeline is not None for rank in ranks):
         return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
-    idle = [rank for rank in ranks if rank.rank is not None and _only_serves(rank)]
+    idle = [
+        rank
+        for rank, runs_backward in zip(ranks, _run_backward(ranks), strict=True)
+        if not runs_backward and rank.rank is not None and _only_serves(rank)
+    ]
     if not idle:
         return frozenset()
     workers = [rank for rank in ranks if len(rank.steps) and backward_passes(rank) >= 1]
@@ -219,10 +224,17 @@ def backward_passes(rank: Rank) -> float:
     return float(np.median(timed(rank.steps)["micro_batches"]))
 
 
+def _run_backward(ranks: Sequence[Rank]) -> list[bool]:
+    """For each rank, whether it did in one of its newest timed steps."""
+    runs = np.zeros(len(ranks), dtype=np.bool_)
+    for chunk in chunks([timed(rank.steps) for rank in ranks]):
+        runs[chunk.places] = chunk["micro_batches"][:, -_NEWEST:].any(axis=1)
+    return [bool(each) for each in runs]
+
+
 def _only_serves(rank: Rank) -> bool:
+    """Whether a rank that does not run backward serves."""
     newest = timed(rank.steps)[-_NEWEST:]
-    if newest["micro_batches"].any():
-        return False
     exchanges = rank.metadata.sends_to or rank.metadata.receives_from
     answers_calls = not exchanges and not rank.steps["micro_batches"].any()
     return answers_calls or _only_updates(newest)
