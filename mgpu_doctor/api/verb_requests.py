@@ -43,15 +43,18 @@ def diagnose_subjects(subjects: Sequence[str], tell: Tell) -> list[Diagnosis]:
 
 def diagnose_cases(load: Callable[[Tell], list[Case]], tell: Tell) -> list[Diagnosis]:
     """A diagnosis for each case that `load` returns; it may raise `UnknownSubject`."""
-    from mgpu_doctor.diagnosis import diagnose
     from mgpu_doctor.examine.subjects import UnknownSubject
+    from mgpu_doctor.recording.second_process import load_meanwhile
     from mgpu_doctor.settings_files import settings
 
     chosen = settings()
+    load_meanwhile("mgpu_doctor.diagnosis")
     try:
         cases = load(tell)
     except UnknownSubject as error:
         raise DoctorError(str(error), NOTHING_EXAMINED) from None
+    from mgpu_doctor.diagnosis import diagnose
+
     tell("diagnosing")
     return [diagnose(case, chosen) for case in cases]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -125,6 +126,8 @@ def app() -> None:
 def main() -> None:
     """Runs the verb of this process's command line, and exits."""
     guard_streams()  # until the exit: tracebacks can contain foreign text, too
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # as whoever began this left it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else no child's exit status is kept
     try:
         app(prog_name="mgpu-doctor")
     finally:

@@ -7,8 +7,6 @@ import threading
 import time
 from types import TracebackType
 
-from mgpu_probes.outside.devices import Devices
-
 from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample
 
 INTERVAL = 0.25
@@ -51,6 +49,8 @@ class DeviceWatch:
         self._thread.join(CLOSING)
 
     def _watch(self) -> None:
+        from mgpu_probes.outside.devices import Devices  # loads the driver's library
+
         devices, reader = Devices(stays=True), DeviceReader(os.uname().nodename)
         try:
             for count in range(1, ENOUGH + 1):

@@ -42,9 +42,6 @@ class Inbox:
     signal mask that the job must have."""
 
     def __init__(self) -> None:
-        # Ignored by the parent, children would vanish unwaited.
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
         libc = ctypes.CDLL(None, use_errno=True)
         mask = ctypes.create_string_buffer(128)  # sizeof(sigset_t) of glibc and musl

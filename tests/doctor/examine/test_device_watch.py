@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mgpu_probes.outside import jobs
+from mgpu_probes.outside import devices, jobs
 
 from mgpu_doctor.api.verb_requests import find_exit_code
 from mgpu_doctor.case.placeholders import MACHINE, case_of_machine
@@ -50,7 +50,7 @@ def install(
     """Makes this machine look like a scenario of the pretend NVML library."""
     boxes = [machine(name, **options)] * device_watch.ENOUGH
     samples = nvml.samples(folder / "state", *boxes)
-    monkeypatch.setattr(device_watch, "Devices", lambda stays: Recorded(samples))  # noqa: ARG005
+    monkeypatch.setattr(devices, "Devices", lambda stays: Recorded(samples))  # noqa: ARG005
 
 
 @pytest.mark.parametrize("name", FOUND)

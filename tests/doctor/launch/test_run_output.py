@@ -34,6 +34,16 @@ def test_pipes_get_the_same_bytes_and_exit_code(tmp_path: Path) -> None:
     assert (console / "stderr.log").read_bytes() == in_pipes(MIXED)[2]
 
 
+def test_whoever_ignores_its_children_loses_neither(tmp_path: Path) -> None:
+    """As some schedulers do: a process inherits that SIGCHLD is ignored."""
+    ignoring = python(
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    assert in_pipes([*ignoring, *doctor(tmp_path / "r", *MIXED)]) == in_pipes(MIXED)
+    assert (tmp_path / "r/console/stdout.log").read_bytes() == in_pipes(MIXED)[1]
+
+
 def test_one_pipe_for_both_keeps_their_order(tmp_path: Path) -> None:
     def merged(command: Sequence[str]) -> bytes:
         return subprocess.run(

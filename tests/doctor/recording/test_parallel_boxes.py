@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import os
 import signal
 import tempfile
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -163,6 +165,16 @@ def test_a_child_that_dies_loses_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_process_whose_children_nobody_awaits_reads_all(files: list[BoxFile]) -> None:
+    usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with reading(files) as read_all:
+            check(files, in_order(dict(read_all())))
+    finally:
+        signal.signal(signal.SIGCHLD, usual)
+    assert children() == []
+
+
 def test_no_child_outlives_an_interruption(
     files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +241,44 @@ def test_a_process_with_threads_begins_no_other(
     finally:
         over.set()
         thread.join()
+
+
+def test_what_is_needed_next_is_loaded_while_both_read(
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", loaded.append)
+    second_process.load_meanwhile("needed")
+    with reading(files, read_box):
+        assert loaded == ["needed"]
+    with reading(files, read_box):
+        assert loaded == ["needed"]
+
+
+def test_a_second_process_begins_no_other_and_is_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(second_process, "threading", SimpleNamespace(active_count=lambda: 1))
+    here, (told, tell) = os.getpid(), os.pipe()
+
+    def look() -> tuple[bool, bool]:
+        if os.getpid() != here:
+            os.read(told, 1)
+        return os.getpid() == here, second_process.may_fork()
+
+    works = [second_process.Divided.in_one(look)]
+    assert second_process.may_fork()
+    with second_process.sharing_works(works, second_process.MANY_CELLS) as results:
+        assert not second_process.may_fork()
+        os.write(tell, b"!")
+        ended(children()[0])
+        assert second_process.may_fork()
+        assert results.of(works[0]) == (False, False)
+    assert second_process.may_fork()
+    os.close(told)
+    os.close(tell)
 
 
 def test_another_reader_reads_here_and_as_it_likes(files: list[BoxFile]) -> None:
