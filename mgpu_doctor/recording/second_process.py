@@ -121,13 +121,13 @@ def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
         return results.of(work)
 
 
-_needed_next: list[str] = []
+_needed_next: set[str] = set()
 
 
 def load_meanwhile(module: str) -> None:
     """Has a module that is needed later loaded as soon as a second process shares the work, which
     then does more of it: half the time of loading is saved. Without one, nothing is loaded."""
-    _needed_next.append(module)
+    _needed_next.add(module)
 
 
 def may_fork() -> bool:

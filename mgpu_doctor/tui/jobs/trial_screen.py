@@ -27,6 +27,7 @@ from textual.widgets import Static
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis, Finding
 from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.recording import layout
 from mgpu_doctor.report import text
 from mgpu_doctor.report.proof_text import list_treatments
 from mgpu_doctor.tui.clipboard import copy
@@ -173,7 +174,8 @@ def offer_trials(
     chosen = [word for name in names for word in ("--only", name)]
     recording = Path(case.subject.ref).absolute()
     words = ("treat", str(recording), *chosen)
-    still_runs = case.job.outcome in (Outcome.RUNNING, Outcome.HUNG)
+    ran_then = case.job.outcome in (Outcome.RUNNING, Outcome.HUNG)  # a replay shows the past
+    still_runs = ran_then and not (recording / layout.END).exists()
 
     def closed(tried: bool | None) -> None:
         if tried:

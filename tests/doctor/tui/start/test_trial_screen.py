@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mgpu_doctor.case.model import Outcome, Subject
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording import layout
 from mgpu_doctor.tui.jobs.trial_screen import (
     NO_TREATMENT,
     NOT_RECORDED,
@@ -90,3 +92,21 @@ async def test_what_cannot_be_tried_is_one_sentence(
         offer_trials(app, lambda _: None, diagnosis, diagnosis.findings[0], readonly=readonly)
         shown = answer or "mgpu-doctor treat /runs/4711 --only compile"
         await until(pilot, lambda: shown[:40] in screen_text(app), "the answer")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_job_that_ran_at_the_moment_of_a_replay_can_be_tried(
+    tmp_path: Path, ended: bool
+) -> None:
+    if ended:
+        (tmp_path / layout.END).write_text("{}")
+    made = finding("compile")
+    job = replace(made.case.job, outcome=Outcome.RUNNING)
+    case = replace(made.case, job=job, subject=Subject("recording", str(tmp_path)))
+    app = ScreenApp(TrialScreen(WORDS, JOB, still_runs=True))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await pilot.press("escape")
+        shown = replace(made, case=case)
+        offer_trials(app, lambda _: None, shown, made.findings[0], readonly=False)
+        answer = "y: try it" if ended else "The job still runs."
+        await until(pilot, lambda: answer in screen_text(app), "the answer")
