@@ -101,8 +101,8 @@ class SshHosts:
         _ip("-n", self._of(name), "link", "set", "eth0", state)
 
     def lose(self, *names: str) -> None:
-        """Ends all processes of hosts, and lets nothing reach them any more. ssh does not reach them
-        even before: it would be refused between the two, which shows that a machine still runs."""
+        """Ends all processes of hosts, and lets nothing reach them any more. ssh does not reach
+        them even before: refused between the two, it would show that a machine still runs."""
         for name in names:
             _ip("-n", self._space, "route", "add", "unreachable", self.address(name))
         first = [Path(f"/proc/{self.server_pid(name)}") for name in names]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,36 +52,44 @@ class OverBudgetError(OSError):
 
 
 class OpenFolders:
-    """The folders on the way to the one that was opened last, for opening names in them. Files that
-    lie beside each other are usually opened one after the other."""
+    """Opens names in folders. Those on the way to the last one stay open: files that lie beside
+    each other are usually opened one after the other."""
 
     def __init__(self) -> None:
         self._root: str | os.PathLike[str] | None = None
         self._names: list[str] = []
         self._descriptors: list[int] = []
         """Of the root, then of the folders with these names, each in the one before."""
+        self._lock = threading.Lock()
 
-    def open(self, root: str | os.PathLike[str], names: Sequence[str]) -> int:
-        """A descriptor of the folder `root`/`names`, valid until the next call. Raises OSError."""
+    def open(
+        self, root: str | os.PathLike[str], folders: Sequence[str], name: str, flags: int
+    ) -> int:
+        """A descriptor of `name` in the folder `root`/`folders`, through no link. Raises
+        OSError."""
+        with self._lock:
+            return os.open(name, flags | _PLAIN, dir_fd=self._folder(root, folders))
+
+    def close(self) -> None:
+        """Closes all folders."""
+        with self._lock:
+            self._leave()
+
+    def _folder(self, root: str | os.PathLike[str], names: Sequence[str]) -> int:
         if root != self._root:
-            self.close()
+            self._leave()
             self._descriptors.append(os.open(root, _STEP & ~os.O_NOFOLLOW))
             self._root = root
         if names != self._names:
-            same = sum(
-                1
-                for _ in takewhile(
-                    lambda pair: pair[0] == pair[1], zip(names, self._names, strict=False)
-                )
-            )
+            both = zip(names, self._names, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
             self._close_below(same)
             for name in names[same:]:
                 self._descriptors.append(os.open(name, _STEP, dir_fd=self._descriptors[-1]))
                 self._names.append(name)
         return self._descriptors[-1]
 
-    def close(self) -> None:
-        """Closes all."""
+    def _leave(self) -> None:
         self._close_below(-1)
         self._root = None
 
@@ -179,8 +188,7 @@ def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], f
     """A descriptor of anything below `root`, opened with other flags. Raises OSError."""
     *folders, name = _parts(root, path) or (".",)
     with within_budget() as budget:
-        folder = budget.folders.open(root, folders)
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        return budget.folders.open(root, folders, name, flags)
 
 
 class Entry(NamedTuple):
@@ -221,7 +229,8 @@ def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) ->
 
 
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP = os.O_PATH | os.O_DIRECTORY | _PLAIN
 
 
 def _parts(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> tuple[str, ...]:
