@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from mgpu_probes.inprocess.layout import INPUT
 
@@ -176,6 +176,8 @@ class Measures:
     """Errors of GPUs that the driver reported."""
     crashed: tuple[Unexamined, ...] = ()
     """Parts of the analysis that raised an exception."""
+    forgiving: bool = False
+    """Whether a part that raises an exception is left out and listed in `crashed`."""
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
     """Field name -> why it is None and what would give it. A field that is None but not named
     here does not apply to this job (a single rank has no other to compare with)."""
@@ -194,21 +196,29 @@ class Measures:
         return next((rank for rank in self.case.ranks if rank.rank == number), None)
 
 
+Part: TypeAlias = Callable[[Measures], Measures]
+
+
 def measure(case: Case, *, forgiving: bool = False) -> Measures:
     """Computes everything that rules ask for. Pure.
 
     `forgiving`: a part that raises an exception is left out and listed in `crashed`, so that the
     other parts are still there."""
-    measures = Measures(case)
-    for part, extend in PARTS.items():
+    return _extended(Measures(case, forgiving=forgiving), PARTS)
+
+
+def _extended(seen: Measures, parts: Mapping[str, Part]) -> Measures:
+    """The measures with those of these parts. `parts`: name of a part -> the function that adds its
+    measures; each may read what earlier ones added."""
+    for part, extend in parts.items():
         try:
-            measures = extend(measures)
+            seen = extend(seen)
         except Exception as error:  # listed, never fatal: all other measures are still wanted
-            if not forgiving:
+            if not seen.forgiving:
                 raise
             crash = describe_crash(f"analysis of {part}", error)
-            measures = replace(measures, crashed=(*measures.crashed, crash))
-    return measures
+            seen = replace(seen, crashed=(*seen.crashed, crash))
+    return seen
 
 
 def _with_postmortem(seen: Measures) -> Measures:
@@ -315,21 +325,28 @@ def _with_steps(seen: Measures) -> Measures:
     waits = Divided.in_one(partial(estimate_waits, sampled))
     covered, typical = coverage(compared), typical_steps(case.ranks, on_clock)
     cells = sum(len(rank.steps) for rank in case.ranks)
+    parts: dict[str, Part] = {
+        "step times": partial(_with_times, ranks),
+        "host samples": lambda seen: replace(seen, surroundings=surroundings(sampled)),
+    }
     with sharing_works((waits, shares, covered, typical), cells) as others:
-        seen = replace(
-            _with_times(replace(seen, servers=serving), ranks),
-            surroundings=surroundings(sampled),
-            possible_waits=others.of(waits),
-        )
-    if missing := untimed(ranks, LEAST_RECORDS):
-        seen = replace(seen, missing=explain_untimed_devices(missing))
+        seen = _extended(replace(seen, servers=serving), parts)
+        others.wait()
+    parts = {"host load": lambda seen: replace(seen, possible_waits=others.of(waits))}
+    if unknown := untimed(ranks, LEAST_RECORDS):
+        seen = replace(seen, missing=explain_untimed_devices(unknown))
     else:
-        seen = replace(seen, coverage=others.of(covered), input_shares=others.of(shares))
-        seen = _with_work(seen, ranks, compared, sampled)
-    return replace(seen, typical_steps=_divided(others.of(typical), seen))
+        parts["phases"] = lambda seen: replace(
+            seen, coverage=others.of(covered), input_shares=others.of(shares)
+        )
+        parts["work of ranks"] = partial(_with_work, ranks, compared, sampled)
+    parts["typical steps"] = lambda seen: replace(
+        seen, typical_steps=_divided(others.of(typical), seen)
+    )
+    return _extended(seen, parts)
 
 
-def _with_times(seen: Measures, ranks: Sequence[Rank]) -> Measures:
+def _with_times(ranks: Sequence[Rank], seen: Measures) -> Measures:
     """The measures with those that do not ask what the time of a step was spent on."""
     leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
     ahead = {number: lead for number, lead in leads.items() if number is not None}
@@ -350,7 +367,7 @@ def _divided(typical: list[TypicalStep], seen: Measures) -> list[TypicalStep]:
 
 
 def _with_work(
-    seen: Measures, recorded: tuple[Rank, ...], ranks: tuple[Rank, ...], sampled: RankSamples
+    recorded: tuple[Rank, ...], ranks: tuple[Rank, ...], sampled: RankSamples, seen: Measures
 ) -> Measures:
     """The measures with those from what ranks did in their steps. `recorded`, `ranks`: as recorded,
     and on one clock."""
@@ -425,7 +442,7 @@ def _with_network(seen: Measures) -> Measures:
     return replace(seen, network=measure_network(seen.case, seen.joined, divided))
 
 
-PARTS: Mapping[str, Callable[[Measures], Measures]] = {
+PARTS: Mapping[str, Part] = {
     "the job's structure": _with_structure,
     "step records": _with_steps,
     "the network": _with_network,
@@ -436,4 +453,3 @@ PARTS: Mapping[str, Callable[[Measures], Measures]] = {
     "GPUs": _with_devices,
     "XIDs": _with_xids,
 }
-"""Name of a part -> the function that adds its measures. Each may read what earlier ones added."""

@@ -13,7 +13,7 @@ from mgpu_doctor.case import untrusted_json
 from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.box import BoxFile
+from mgpu_doctor.recording.box import Box, BoxFile
 from mgpu_doctor.recording.live_recordings import find_outside
 from mgpu_doctor.recording.parallel_boxes import Read
 from mgpu_doctor.recording.second_process import in_order
@@ -73,24 +73,26 @@ class BoxReports:
     """Collects what is wrong with boxes, which may be read in any order. It keeps none of them."""
 
     def __init__(self) -> None:
-        self.readable = 0
+        self.count = 0
         """Number of boxes that could be read"""
         self._bad: dict[int, str] = {}
         self._damaged: dict[int, str] = {}
         self._stopped: dict[int, str] = {}
         """Place of a box -> why its probe stopped"""
 
-    def add(self, place: int, read: Read) -> None:
-        """Adds a box, or why it cannot be read; `place`: among the others."""
-        if isinstance(read, str):
-            self._bad[place] = read
-            return
-        self.readable += 1
-        if read.damage:
-            self._damaged[place] = read.damage[0]
-        reason = untrusted_json.text(read.last_words.get("off"), 200)
-        if read.state == "off" or reason:
-            self._stopped[place] = reason or "no reason given"
+    def keep_readable(self, reads: Iterable[tuple[int, Read]]) -> Iterator[tuple[int, Box]]:
+        """Yields the boxes that could be read. `reads`: also the place of each among all."""
+        for place, box in reads:
+            if isinstance(box, str):
+                self._bad[place] = box
+                continue
+            self.count += 1
+            if box.damage:
+                self._damaged[place] = box.damage[0]
+            reason = untrusted_json.text(box.last_words.get("off"), 200)
+            if box.state == "off" or reason:
+                self._stopped[place] = reason or "no reason given"
+            yield place, box
 
     def unreadable(self) -> Iterator[Unexamined]:
         """Reports boxes that cannot be read, at all or in places."""

@@ -95,6 +95,10 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
         parts = read_parts(roots, hosts)
         end = ending(parts.end or _object(path / layout.END, path), until)
         files = _read_host_files(by_root, hosts, parts.over, with_streams=until is None or end.over)
+        boxes = box_files.BoxReports()
+        readable: Iterable[tuple[int, Box]] = boxes.keep_readable(read_all())
+        if until is None and not end.over:  # ranks may end meanwhile: how is read afterwards
+            readable = list(readable)
         moment = box_ranks.Moment(
             here=here(path),
             exits=_exits(lines, hosts),
@@ -102,14 +106,9 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
             until=until,
             over_on=parts.over,
         )
-        boxes = box_files.BoxReports()
-        ranks: dict[int, Rank] = {}
-        for place, box in read_all():
-            boxes.add(place, box)
-            if isinstance(box, Box) and (rank := box_ranks.rank_of(box, moment)) is not None:
-                ranks[place] = rank
+        ranks = {place: box_ranks.rank_of(box, moment) for place, box in readable}
     unexamined += boxes.unreadable()
-    attempts = split_attempts(in_order(ranks))
+    attempts = split_attempts([rank for rank in in_order(ranks) if rank is not None])
     current = list(attempts.last)
     console, asked = captured_console.console(files.streams, current)
     end = reported_by_launcher(end, asked)
@@ -137,11 +136,11 @@ def _load(roots: tuple[Path, ...], until: float | None, read: Callable[[BoxFile]
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
     unexamined += unread_log(files.device_samples, {gap.gap for gap in unexamined})
-    if not boxes.readable and info.get("kind") == layout.WATCH:
+    if not boxes.count and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
-    elif not boxes.readable and info.get("probe") is not False:
+    elif not boxes.count and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
-    elif not boxes.readable and (why := untrusted_json.text(info.get("no_probe"), 500)):
+    elif not boxes.count and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
     asked_hosts = asked_hosts_of(info)

@@ -215,5 +215,5 @@ def keep_until_exit(value: object) -> None:
     """Keep a value until this process, which is about to end, is gone: to free the objects of a
     large case one by one takes a quarter of a second, and so does a search for cycles in them."""
     cycle: list[object] = [value]
-    cycle.append(cycle)  # only the garbage collector would free it
-    gc.freeze()
+    cycle.append(cycle)
+    gc.freeze()  # now not even the garbage collector frees it

@@ -39,7 +39,7 @@ class Received:
 
 class Inbox:
     """Receives the TAKEN signals instead of their usual delivery, until closed. `before`: the
-    signal mask that the job must have."""
+    signal mask that the job must have. SIGCHLD must not be ignored: `cli.main` sees to that."""
 
     def __init__(self) -> None:
         self.before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)

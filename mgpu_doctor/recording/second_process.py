@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
@@ -42,7 +42,9 @@ MOST_AT_ONCE = 1000
 """Reports that are read at once."""
 _THIS = 0
 _second: int | None = None
-"""The second process; `_THIS`: this is one. None: there is none."""
+"""The pid of the second process, `_THIS` within it; None: there is none."""
+_needed_next: set[str] = set()
+"""Modules to load while a second process works."""
 
 
 @contextlib.contextmanager
@@ -50,7 +52,8 @@ def sharing(
     count: int, begin: Begin[Result]
 ) -> Iterator[Callable[[], Iterator[tuple[int, Result]]]]:
     """A function that yields the number and the result of every piece, as they are done. A second
-    process begins at once; this one joins it when it asks for the first result."""
+    process begins at once; this one loads the modules that are needed next, and joins it when it
+    asks for the first result."""
     with contextlib.ExitStack() as opened:
         helper = _begun(count, begin, opened) if may_fork() and count <= MOST_PIECES else None
         while helper is not None and _needed_next:
@@ -77,28 +80,51 @@ class Divided(Generic[Whole_co]):
 
 
 class Results:
-    """The results of several works; the first question for one waits for all of them."""
+    """The results of several works. They can be had after the second process has ended, too, if
+    `wait` was called before."""
 
     def __init__(self, works: Sequence[Divided[Any]], read: Callable[[], list[Any]]) -> None:
         self._works = works
         self._read = read
 
     def of(self, work: Divided[Whole_co]) -> Whole_co:
-        """Returns the result of one of the works."""
+        """Returns the result of one of the works. Raises what one of its calls raised."""
         first = sum(len(before.calls) for before in takewhile(lambda w: w is not work, self._works))
-        return work.combine(self._all[first : first + len(work.calls)])
+        results = self._all[first : first + len(work.calls)]
+        for result in results:
+            if isinstance(result, _Failed):
+                raise result.error
+        return work.combine(results)
+
+    def wait(self) -> None:
+        """Does the rest of all works, and waits for the second process."""
+        self._all  # noqa: B018 (kept from now on)
 
     @cached_property
     def _all(self) -> list[Any]:
         return self._read()
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """What a call raised: it is raised again by whoever needs its result, and by nobody else."""
+
+    error: Exception
+
+
+def _attempt(call: Callable[[], Result]) -> Result | _Failed:
+    try:
+        return call()
+    except Exception as error:
+        return _Failed(error)
+
+
 @contextlib.contextmanager
 def sharing_works(works: Sequence[Divided[Any]], cells: int) -> Iterator[Results]:
     """The results of these works, which a second process begins at once. If they go through fewer
     than `MANY_CELLS` numbers, all is done here."""
-    calls = [call for work in works for call in work.calls]
-    if cells < MANY_CELLS:
+    calls = [partial(_attempt, call) for work in works for call in work.calls]
+    if not calls or cells < MANY_CELLS:
         yield Results(works, lambda: [call() for call in calls])
         return
     at_once = max(1, len(calls) // PIECES)
@@ -121,9 +147,6 @@ def call_all(calls: Sequence[Callable[[], Result]], cells: int) -> list[Result]:
         return results.of(work)
 
 
-_needed_next: set[str] = set()
-
-
 def load_meanwhile(module: str) -> None:
     """Has a module that is needed later loaded as soon as a second process shares the work, which
     then does more of it: half the time of loading is saved. Without one, nothing is loaded."""
@@ -132,13 +155,10 @@ def load_meanwhile(module: str) -> None:
 
 def may_fork() -> bool:
     """Returns whether a second core is free, and no other thread runs, whose locks a child would
-    inherit. A third process would take no time off the others, but memory."""
-    return not _works() and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
-
-
-def _works() -> bool:
-    """Whether the second process is still at work."""
-    return not _has_ended(_second) if _second else _second == _THIS
+    inherit. A third process would save no time and take memory."""
+    if _second is not None and (_second == _THIS or not _has_ended(_second)):
+        return False
+    return threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
 
 
 def _has_ended(child: int) -> bool:
@@ -193,9 +213,9 @@ def _end(child: int, earlier: int | None) -> None:
     """Ends the second process, if this one was interrupted before it ended by itself."""
     global _second
     _second = earlier
-    if not _has_ended(child):
-        os.kill(child, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # as in `_has_ended`
+        if not _has_ended(child):
+            os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
 

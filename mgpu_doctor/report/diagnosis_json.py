@@ -25,7 +25,7 @@ def render(diagnosis: Diagnosis) -> str:
     """The object as indented ASCII JSON that ends in a newline."""
     compact = _encode(_object(diagnosis)).decode()
     indented: str = msgspec.json.format(compact, indent=2)
-    return _BEYOND_ASCII.sub(_escape, indented) + "\n"
+    return _TO_ESCAPE.sub(_escape, indented) + "\n"
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -199,11 +199,18 @@ def _encode(value: Any) -> bytes:
 
 
 def _scalar(value: Any) -> Any:
-    """Python's value of an array scalar. Raises AttributeError for anything else."""
+    """Python's own value of an array scalar, or of a text or number of a class of its own. Raises
+    NotImplementedError for anything else."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if not hasattr(value, "item"):
+        raise NotImplementedError(f"{type(value).__name__} is no value of JSON")
     return value.item()
 
 
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_TO_ESCAPE = re.compile(r"[^\x00-\x7e]+")
+"""What JSON need not escape, but a terminal may not show or show in another way."""
 
 
 def _escape(characters: re.Match[str]) -> str:

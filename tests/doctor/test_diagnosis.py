@@ -217,6 +217,37 @@ def test_users_get_the_other_findings_if_the_post_mortem_crashes(
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("surroundings", "host samples"),
+        ("estimate_waits", "host load"),
+        ("phase_shares", "phases"),
+        ("run_ahead", "step times"),
+        ("divide_collectives", "typical steps"),
+        ("join", "work of ranks"),
+    ],
+)
+def test_users_get_all_else_if_a_part_of_the_analysis_crashes(
+    monkeypatch: pytest.MonkeyPatch, name: str, part: str
+) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise KeyError("no such step")
+
+    monkeypatch.setattr(measures_module, name, crash)
+    case = synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)]))
+    with pytest.raises(KeyError):
+        diagnose(case)
+    made = diagnose(case, Settings(forgiving=True))
+    assert [(gap.probe, gap.reason) for gap in made.unexamined] == [
+        (f"analysis of {part}", "it failed with KeyError: 'no such step'")
+    ]
+    codes = [finding.code for finding in made.findings]
+    assert codes == ([] if name == "join" else ["straggler-compute"])
+    assert (made.step_seconds is None) == (name == "run_ahead")
+    assert (made.ranks[0].step_seconds_median is None) == (name == "divide_collectives")
+
+
 def test_of_a_running_job_the_ranks_are_reported_as_they_are_of_late() -> None:
     late = Fault(1, "forward", milliseconds=100, start=2200)
     case = synthetic_case(Synthetic(ranks=2, steps=3000, faults=[late]))

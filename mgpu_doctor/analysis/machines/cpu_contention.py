@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import isnan
+from operator import lt
 from typing import NamedTuple, cast
 
 import msgspec
@@ -134,17 +135,19 @@ UNSEEN = Surroundings()
 
 
 def surroundings(sampled: RankSamples) -> dict[int, Surroundings]:
-    """Rank -> its share of the host; ranks without samples are left out."""
+    """Rank -> its share of the host; ranks with fewer than two samples are left out."""
     known = {number: surroundings_of(sampled, number) for number in sampled.ranks}
-    return {number: around for number, around in known.items() if around is not UNSEEN}
+    return {number: around for number, around in known.items() if around is not None}
 
 
-def surroundings_of(sampled: RankSamples, number: int, since: float | None = None) -> Surroundings:
+def surroundings_of(
+    sampled: RankSamples, number: int, since: float | None = None
+) -> Surroundings | None:
     """Those of one rank; from a moment on (seconds since the epoch) and from the sample before it
-    if fewer than two came later. `UNSEEN`: it has no samples."""
+    if fewer than two came later. None: it has fewer than two samples."""
     readings = sampled.readings(number)
     if len(readings) < LEAST_READINGS:
-        return UNSEEN
+        return None
     if since is not None:
         later = sum(reading.at >= since for reading in readings)
         readings = readings[max(0, len(readings) - later - (later < LEAST_READINGS)) :]
@@ -219,7 +222,7 @@ def _seen(readings: Sequence[Reading], rank: Rank) -> Surroundings:
     last = readings[-1]
     times = [reading.at for reading in readings]
     tasks = [reading.task for reading in readings]
-    in_order = times[0] < times[-1] and times == sorted(times)
+    in_order = all(map(lt, times, times[1:]))
 
     def rate(values: list[float | None]) -> float | None:
         known: list[float] = [] if None in values else cast("list[float]", values)

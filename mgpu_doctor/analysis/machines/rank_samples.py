@@ -50,21 +50,20 @@ class RankSamples:
     """The ranks with a number and the samples of their hosts."""
 
     def __init__(self, case: Case) -> None:
-        self.by_host: dict[str | None, list[HostSample]] = defaultdict(list)
-        self.ranks_of: dict[str | None, list[Rank]] = defaultdict(list)
-        """Host -> its ranks; empty for any other host"""
+        self.by_host: dict[str | None, list[HostSample]] = {}
+        self.ranks_of: dict[str | None, list[Rank]] = {}
+        """Host -> its ranks"""
         self.ranks: dict[int, Rank] = {}
-        self.spans: dict[int, tuple[float, float]] = {}
-        """Rank -> begin and end of its steps after warm-up, if it has some"""
+        self.spans: dict[int, tuple[float, float] | None] = {}
+        """Rank -> begin and end of its steps after warm-up; None: it has none"""
         self._hosts: dict[str | None, _Host] = {}
         for sample in case.host_samples:
-            self.by_host[sample.host].append(sample)
+            self.by_host.setdefault(sample.host, []).append(sample)
         for rank, span in zip(case.ranks, spans_after_warm_up(case.ranks), strict=True):
             if rank.rank is not None:
-                self.ranks_of[rank.host].append(rank)
+                self.ranks_of.setdefault(rank.host, []).append(rank)
                 self.ranks[rank.rank] = rank
-                if span is not None:
-                    self.spans[rank.rank] = span
+                self.spans[rank.rank] = span
 
     def readings(self, number: int) -> list[Reading]:
         """The samples of a rank within its steps after warm-up."""

@@ -47,7 +47,8 @@ class RareStalls:
 
 
 def find_rare_stalls(ranks: Sequence[Rank], phase: int, event: str) -> RareStalls | None:
-    """What ranks did in a phase in the whole run; None where it does not recur."""
+    """What ranks did in a phase in the whole run; None if it does not recur, and if a rank has no
+    history or no number."""
     known = [rank for rank in ranks if rank.rank is not None and len(rank.history)]
     if len(known) < len(ranks) or not known:
         return None

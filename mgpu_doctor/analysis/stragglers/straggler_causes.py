@@ -14,7 +14,7 @@ from math import isnan
 import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, TRANSFER
 
-from mgpu_doctor.analysis.machines.cpu_contention import idle, surroundings_of
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle, surroundings_of
 from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.analysis.statistics.medians import median_of_known
 from mgpu_doctor.analysis.steps.host_bound import judge_bound
@@ -131,6 +131,7 @@ class _View:
             column: surroundings_of(
                 sampled, joined.ranks[column], None if since is None else float(begins)
             )
+            or UNSEEN
             for column in wanted
         }
 

@@ -61,6 +61,7 @@ class OpenFolders:
         self._descriptors: list[int] = []
         """Of the root, then of the folders with these names, each in the one before."""
         self._lock = threading.Lock()
+        self._are_kept = True
 
     def open(
         self, root: str | os.PathLike[str], folders: Sequence[str], name: str, flags: int
@@ -68,11 +69,16 @@ class OpenFolders:
         """A descriptor of `name` in the folder `root`/`folders`, through no link. Raises
         OSError."""
         with self._lock:
-            return os.open(name, flags | _PLAIN, dir_fd=self._folder(root, folders))
+            try:
+                return os.open(name, flags | _PLAIN, dir_fd=self._folder(root, folders))
+            finally:
+                if not self._are_kept:
+                    self._leave()
 
     def close(self) -> None:
-        """Closes all folders."""
+        """Closes all folders. From now on, none stays open."""
         with self._lock:
+            self._are_kept = False
             self._leave()
 
     def _folder(self, root: str | os.PathLike[str], names: Sequence[str]) -> int:
@@ -107,6 +113,7 @@ class Budget:
         self.objects = objects
         self.deadline = time.thread_time() + FIRST_SECONDS if deadline is None else deadline
         self.folders = OpenFolders()
+        """They stay open as long as the command reads."""
         self._known: set[tuple[int, int]] = set()
 
     def admit(self, status: os.stat_result) -> int:
@@ -158,8 +165,8 @@ _CURRENT: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def within_budget() -> Iterator[Budget]:
-    """The budget of the running command, or a new one if there is none. Each reading thread and
-    process has its own."""
+    """The budget of the running command, or a new one if there is none. Each reading process has
+    its own, and each thread that did not get the context of another one."""
     known = _CURRENT.get()
     if known is not None:
         yield known

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from mgpu_doctor.analysis.machines import cpu_contention
-from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings_of
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.machines.rank_samples import RankSamples
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
@@ -21,6 +21,10 @@ JOB = Synthetic(ranks=2)
 
 def surroundings(case: Case) -> dict[int, Surroundings]:
     return cpu_contention.surroundings(RankSamples(case))
+
+
+def surroundings_of(samples: RankSamples, number: int, since: float) -> Surroundings:
+    return cpu_contention.surroundings_of(samples, number, since) or UNSEEN
 
 
 def estimate_waits(case: Case) -> dict[int, float]:

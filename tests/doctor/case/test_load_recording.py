@@ -18,6 +18,7 @@ from mgpu_doctor.case import recording_case
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.case.outcomes import MOST_MISSING
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
+from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
 from mgpu_doctor.recording.live_recordings import make_outside
 from mgpu_doctor.signatures.error_topics import TOPICS
@@ -172,6 +173,18 @@ def test_exit_statuses_seen_from_outside_come_first(recorder: Recorder) -> None:
     assert (killed.signal, killed.exit_code, killed.ended) == (9, None, at)
     assert (vanished.signal, vanished.exit_code) == (None, None), "that was another process"
     assert vanished.state is State.DEAD
+
+
+def test_how_a_rank_ended_is_known_if_it_ended_while_boxes_were_read(recorder: Recorder) -> None:
+    recorder.info()
+    pid = recorder.rank(0, world=1)
+
+    def read(file: BoxFile) -> Box:
+        recorder.line(EXITS, {"pid": pid, "signal": 9, "at": STARTED})
+        return read_box(file)
+
+    (rank,) = load_recording(recorder.folder, read=read).ranks
+    assert (rank.state, rank.signal) == (State.DEAD, 9)
 
 
 def test_a_process_ends_once_and_then_when_it_was_first_seen(recorder: Recorder) -> None:

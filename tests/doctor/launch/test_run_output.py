@@ -34,7 +34,7 @@ def test_pipes_get_the_same_bytes_and_exit_code(tmp_path: Path) -> None:
     assert (console / "stderr.log").read_bytes() == in_pipes(MIXED)[2]
 
 
-def test_whoever_ignores_its_children_loses_neither(tmp_path: Path) -> None:
+def test_whoever_ignores_its_children_loses_no_output_and_no_exit_code(tmp_path: Path) -> None:
     """As some schedulers do: a process inherits that SIGCHLD is ignored."""
     ignoring = python(
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "

@@ -247,6 +247,7 @@ def test_what_is_needed_next_is_loaded_while_both_read(
     files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
+    monkeypatch.setattr(second_process, "_needed_next", set())
     monkeypatch.setattr(importlib, "import_module", loaded.append)
     second_process.load_meanwhile("needed")
     with reading(files, read_box):
