@@ -11,7 +11,7 @@ from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import Failure
 from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
-from mgpu_probes.outside.untrusted_files import OverBudgetError, within_budget
+from mgpu_probes.outside.untrusted_files import OverBudgetError, entries_below, within_budget
 
 from mgpu_doctor.case.box_files import host_folders, part_folders
 from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank, Unexamined
@@ -43,10 +43,15 @@ def read_streams(
     for host in host_folders(recording) if hosts is None else hosts:
         for task, folder in part_folders(recording, host):
             folders[f"{host.name} task {task} " if task else f"{host.name} "] = folder
-    names = ((folder, whose, stream) for whose, folder in folders.items() for stream in STREAMS)
+    names = (
+        (folder / layout.CONSOLE, whose, stream)
+        for whose, folder in folders.items()
+        if entries_below(recording, folder / layout.CONSOLE)  # most nodes have none of their own
+        for stream in STREAMS
+    )
     with within_budget() as budget:
         for folder, whose, stream in names:
-            raw = _read_stream(recording, folder / layout.CONSOLE, stream, most)
+            raw = _read_stream(recording, folder, stream, most)
             try:
                 budget.take_text(raw)
             except OverBudgetError as error:

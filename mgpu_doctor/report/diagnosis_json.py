@@ -25,7 +25,8 @@ def render(diagnosis: Diagnosis) -> str:
     """The object as indented ASCII JSON that ends in a newline."""
     compact = _encode(_object(diagnosis)).decode()
     indented: str = msgspec.json.format(compact, indent=2)
-    return _TO_ESCAPE.sub(_escape, indented) + "\n"
+    usual = indented.isascii() and "\x7f" not in indented
+    return (indented if usual else _TO_ESCAPE.sub(_escape, indented)) + "\n"
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
