@@ -3,7 +3,7 @@
 Makes the recording (benchmarks/fleet_recording.py; some minutes, 1.5 GB, not counted) where
 `--recording` names none, reads it once, so that the disk is out of the figures, and runs `diagnose`
 and `report` on it as a user would. It prints CPU and wall seconds, because other work on a busy
-machine lengthens the latter.
+machine lengthens the latter, and the memory of all processes together, sampled in a run of its own.
 
 Loaded memory and additional memory are printed separately: the analysis may take 300 MB; the number
 of records depends on the job. A step takes 128 bytes of its box, and in memory only what differs
@@ -20,9 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from benchmarks.fleet_recording import write
 from benchmarks.support import DOCTOR, machine
 
+EVERY = 0.03
+"""Seconds between two samples of memory."""
 ANALYSIS = """
 import sys
 from pathlib import Path
@@ -63,8 +67,10 @@ def main() -> None:
         print(f"{machine()}\n{recording.name}: {_warm(recording) / 1e6:.0f} MB of files")
         page = Path(spare) / "report.html"
         for verb, *options in (("diagnose",), ("report", "-o", str(page))):
+            command = [*DOCTOR, verb, str(recording), *options]
             for _ in range(arguments.runs):
-                _print_run(verb, [*DOCTOR, verb, str(recording), *options])
+                _print_run(verb, command)
+            print(f"{verb:>10}: at most {_measure_memory(command):.0f} MB (PSS), in a run more")
         print(f"{page.stat().st_size / 1e6:.2f} MB of HTML")
         subprocess.run([sys.executable, "-c", ANALYSIS, str(recording)], check=True)
 
@@ -87,9 +93,29 @@ def _print_run(verb: str, command: list[str]) -> None:
     process.returncode = os.waitstatus_to_exitcode(status)
     print(
         f"{verb:>10}: {wall:.1f} s, {used.ru_utime + used.ru_stime:.1f} CPU-s, "
-        f"at most {used.ru_maxrss / 1024:.0f} MB, exit code {process.returncode}",
+        f"exit code {process.returncode}",
         flush=True,
     )
+
+
+def _measure_memory(command: list[str]) -> float:
+    """The most megabytes that a command and its children have together, each page counted once."""
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process, most = psutil.Process(started.pid), 0.0
+    while started.poll() is None:
+        family = [process, *process.children(recursive=True)]
+        most = max(most, sum(_proportional(one.pid) for one in family))
+        time.sleep(EVERY)
+    return most / 1e6
+
+
+def _proportional(pid: int) -> int:
+    """Bytes of a process, with its share of what several processes have; 0: it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

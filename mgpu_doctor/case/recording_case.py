@@ -53,8 +53,8 @@ from mgpu_doctor.recording.live_recordings import read_tasks
 from mgpu_doctor.recording.parallel_boxes import reading
 from mgpu_doctor.recording.second_process import in_order
 
-MOST_SAMPLES_BYTES = 20 << 20
-"""Of all hosts' samples together, which take 2.5 times as much memory: two hours of one host whose
+MOST_SAMPLES_BYTES = 16 << 20
+"""Of all hosts' samples together, which take 2.5 times as much memory: 1.6 hours of one host whose
 80 processes are sampled every second. Most numbers in them are counted since a start: fewer samples
 show them at fewer moments. A choice."""
 

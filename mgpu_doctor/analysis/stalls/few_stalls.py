@@ -41,8 +41,8 @@ ALONE = 0.8
 """Share of a stall in which its rank worked and every other rank waited, and which what the rank
 did must explain."""
 
-MOST_CELLS = 2_000_000
-"""Most (step, rank) cells searched for stalls, the newest: 200 steps of 10,000 ranks. More would
+MOST_CELLS = 2_500_000
+"""Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
 take most of the memory of the whole analysis (benchmarks/detection.py)."""
 
 

@@ -135,9 +135,11 @@ def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_]
     count as slow because the others were faster than usual.
     """
     sampled = _sample(grounds.own)
+    usual, _ = _quiet_level(sampled)
     others = median_of_others(sampled)
-    apart, spread = _quiet_level(sampled - others)
-    usual_of_others, usual = column_medians(others), _quiet_level(sampled)[0]
+    usual_of_others = column_medians(others)
+    apart, spread = _quiet_level(np.subtract(sampled, others, out=others))  # no memory more
+    del others
     step = float(np.median(grounds.own.max(axis=1) + grounds.communication))
     least = np.maximum(SPREADS * spread, LEAST * step)
     beyond = np.empty_like(grounds.own)
