@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -333,16 +332,22 @@ def _serve_until_signal(server: Server, address: Address) -> None:
     from mgpu_doctor.export.access import Address
     from mgpu_doctor.export.http_server import serve
 
-    stopped = threading.Event()
+    # Not an Event: waiting for it never ends if a signal comes at the wrong moment.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Keep ignored signals ignored: a shell starts background jobs like this on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: stopped.set())
+            signal.signal(number, lambda *_: None)
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
         print_message(
             "the connection is not encrypted: others on the network can read the access token."
         )
-    stopped.wait()
+    os.read(told, 1)
+    signal.set_wakeup_fd(-1)
+    os.close(told)
+    os.close(tell)
     stop()
