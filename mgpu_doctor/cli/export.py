@@ -333,9 +333,9 @@ def _serve_until_signal(server: Server, address: Address) -> None:
     from mgpu_doctor.export.http_server import serve
 
     # Not an Event: waiting for it never ends if a signal comes at the wrong moment.
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Keep ignored signals ignored: a shell starts background jobs like this on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -346,8 +346,8 @@ def _serve_until_signal(server: Server, address: Address) -> None:
         print_message(
             "the connection is not encrypted: others on the network can read the access token."
         )
-    os.read(told, 1)
+    os.read(reader, 1)
     signal.set_wakeup_fd(-1)
-    os.close(told)
-    os.close(tell)
+    os.close(reader)
+    os.close(writer)
     stop()

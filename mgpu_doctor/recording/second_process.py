@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import takewhile
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
@@ -74,10 +74,6 @@ class Divided(Generic[Whole_co]):
         """Work that is not divided."""
         return cls([call], lambda results: cast("Whole_co", results[0]))
 
-    def result(self) -> Whole_co:
-        """Returns the result, with all calls made here."""
-        return self.combine([call() for call in self.calls])
-
 
 class Results:
     """The results of several works. They can be had after the second process has ended, too, if
@@ -86,23 +82,23 @@ class Results:
     def __init__(self, works: Sequence[Divided[Any]], read: Callable[[], list[Any]]) -> None:
         self._works = works
         self._read = read
+        self._results: list[Any] | None = None
 
     def of(self, work: Divided[Whole_co]) -> Whole_co:
         """Returns the result of one of the works. Raises what one of its calls raised."""
         first = sum(len(before.calls) for before in takewhile(lambda w: w is not work, self._works))
-        results = self._all[first : first + len(work.calls)]
+        results = self.wait()[first : first + len(work.calls)]
         for result in results:
             if isinstance(result, _Failed):
                 raise result.error
         return work.combine(results)
 
-    def wait(self) -> None:
-        """Does the rest of all works, and waits for the second process."""
-        self._all  # noqa: B018 (kept from now on)
-
-    @cached_property
-    def _all(self) -> list[Any]:
-        return self._read()
+    def wait(self) -> list[Any]:
+        """Does the rest of all works, waits for the second process, and returns what all calls
+        returned."""
+        if self._results is None:
+            self._results = self._read()
+        return self._results
 
 
 @dataclass(frozen=True)

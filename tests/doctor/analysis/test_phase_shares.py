@@ -29,12 +29,19 @@ from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.box import STEP_DTYPE
+from mgpu_doctor.recording.second_process import sharing_works
 from tests.support.per_step_jobs import Seconds
 from tests.support.synthetic import make_case, make_rank
 
 WAIT, COMMUNICATION = 4, 5
 FIRST = 5
 """The first step that counts."""
+
+
+def covered(ranks: Sequence[Rank]) -> float | None:
+    work = coverage(ranks)
+    with sharing_works((work,), 0) as results:
+        return results.of(work)
 
 
 def steps(walls: Sequence[float], **phases: Any) -> Any:
@@ -87,11 +94,11 @@ def test_the_mean_of_a_step_is_over_steps_and_ranks() -> None:
 
 def test_what_no_phase_explains_lowers_the_coverage() -> None:
     made = steps([1.0] * 4, backward=0.75, other=0.25)
-    assert coverage([rank(made)]).result() == pytest.approx(0.75)
-    assert coverage([rank(made[:0])]).result() is None
-    assert coverage([rank(made), rank(steps([]), 1)]).result() == pytest.approx(0.75)
+    assert covered([rank(made)]) == pytest.approx(0.75)
+    assert covered([rank(made[:0])]) is None
+    assert covered([rank(made), rank(steps([]), 1)]) == pytest.approx(0.75)
     whole = steps([1.0] * 4, backward=1.0)
-    assert coverage([rank(made), rank(whole, 1)]).result() == pytest.approx(0.875)
+    assert covered([rank(made), rank(whole, 1)]) == pytest.approx(0.875)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +118,13 @@ def test_time_between_two_steps_is_not_explained(
     made = steps([1.0] * 4, backward=1.0)
     made["end_ns"][2:] += 10**9
     made["seq"], made["flags"] = seq, flags
-    assert coverage([rank(made)]).result() == pytest.approx(expected)
+    assert covered([rank(made)]) == pytest.approx(expected)
 
 
 def test_steps_that_overlap_leave_no_negative_time_between_them() -> None:
     made = steps([1.0] * 4, backward=0.5)
     made["end_ns"][2:] -= 10**8
-    assert coverage([rank(made)]).result() == pytest.approx(0.5)
+    assert covered([rank(made)]) == pytest.approx(0.5)
 
 
 # --- long steps -----------------------------------------------------------------------------

@@ -262,24 +262,24 @@ def test_a_second_process_begins_no_other_and_is_the_only_one(
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(second_process, "threading", SimpleNamespace(active_count=lambda: 1))
-    here, (told, tell) = os.getpid(), os.pipe()
+    here, (reader, writer) = os.getpid(), os.pipe()
 
     def look() -> tuple[bool, bool]:
         if os.getpid() != here:
-            os.read(told, 1)
+            os.read(reader, 1)
         return os.getpid() == here, second_process.may_fork()
 
     works = [second_process.Divided.in_one(look)]
     assert second_process.may_fork()
     with second_process.sharing_works(works, second_process.MANY_CELLS) as results:
         assert not second_process.may_fork()
-        os.write(tell, b"!")
+        os.write(writer, b"!")
         ended(children()[0])
         assert second_process.may_fork()
         assert results.of(works[0]) == (False, False)
     assert second_process.may_fork()
-    os.close(told)
-    os.close(tell)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_another_reader_reads_here_and_as_it_likes(files: list[BoxFile]) -> None:
